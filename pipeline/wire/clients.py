@@ -43,7 +43,7 @@ class SharedLog:
             opened = log, portal = self._open
         try:
             return portal.call(lambda: question(log))
-        except ClientError:  # it ended by itself
+        except ClientError:  # the client has failed
             with suppress(Exception):
                 self._end(opened)
             raise

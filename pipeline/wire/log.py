@@ -1,12 +1,13 @@
-"""A live cluster's queues as a reader sees them: their ends, and their stored records.
+"""Read a live cluster's queues: their bounds, and their stored records.
 
-Pulls answer with the records as they lie in the log, so that rows are made of them as of files. A
-broker that is away is waited for, up to a limit: it may only be restarting. The master is asked
-first, then whom its answers suggest.
+Pulls return the records as they are in the log, so that rows are made of them as of files. An
+unreachable broker is waited for, up to a limit: it may be restarting. The master is asked first,
+then the member that its answers suggest.
 
-Classic clusters have no confirmed offset that a client could ask for. A queue therefore counts as
-long as its shortest copy on the members that answer; a slave that is away is not counted. If the
-master is lost while a slave is away, what only the master had may be gone although it was read.
+Classic clusters have no confirmed offset that a client could ask for. A queue is therefore taken to
+end where its shortest copy on the members that answer ends; an unreachable slave is not counted. If
+the master is lost while a slave is unreachable, messages that only the master had may be lost after
+they were read.
 """
 
 import logging
@@ -34,9 +35,9 @@ from rocketbed.pipeline.wire.troubles import (
     ANSWER_S,
     TIMEOUT_S,
     TROUBLES,
-    asked,
     before_that,
     reading,
+    send_request,
 )
 from rocketbed.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from rocketbed.wire.bodies import ClusterInfo, MessageQueue, TopicList
@@ -55,15 +56,16 @@ T = TypeVar("T")
 GROUP: Final = "rocketbed_pipeline_reader"
 PAUSE_S: Final = 0.05
 REFUSED_S: Final = 1.0
-"""How long a refusal is doubted where another one of the queue lasted for the whole limit."""
+"""Time for retries of a refusal in a queue where an earlier refusal lasted for the whole limit."""
 PAUSE_MAX_S: Final = 1.0
 REQUESTS: Final = 6
-"""So many that nobody answers, one after the other, take the whole limit."""
+"""Number of consecutive requests without an answer that take the whole limit."""
 SHORT: Final = 2.0
-"""Times as long as any attempt before the last one may take and be cut off without blame."""
+"""An attempt cut off by the limit is not blamed if it took at most this many times the longest
+earlier attempt."""
 PULL_BYTES: Final = 4 * 1024 * 1024
 PULL_COUNT: Final = 4096
-"""What we ask for in one pull; brokers give less by their own limits."""
+"""Messages requested in one pull; brokers give less by their own limits."""
 SUBSCRIPTION: Final = 0x4
 PASSING: Final = frozenset(
     (
@@ -76,7 +78,7 @@ PASSING: Final = frozenset(
 )
 """Refusals that may pass: a broker that has just started may not know its topics yet."""
 CLOSED: Final = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION))
-"""Refusals of a member that gives nothing to readers; another one may."""
+"""Refusals of a member that serves no readers; another member may."""
 PULL_OK: Final = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -88,24 +90,24 @@ PULL_OK: Final = frozenset(
 
 
 class WireError(PipelineError):
-    """A cluster that cannot be read; the text says which broker, which queue and why."""
+    """A cluster cannot be read; the text names the broker, the queue and the reason."""
 
     condition = Condition.CLUSTER_UNAVAILABLE
 
 
 class Refused(WireError):
-    """A broker does not give what was asked of it, as where a record is damaged."""
+    """A broker refuses a request, for instance because a record is damaged."""
 
     condition = Condition.REFUSED
 
     @property
     def with_advice(self) -> "Refused":
-        """The same for who reads with `failOnDataLoss`."""
+        """Same error, with advice for reads with `failOnDataLoss`."""
         return Refused(f"{self}; failOnDataLoss=false goes on behind it")
 
 
 class TopicGone(WireError):
-    """The nameservers do not know the topic, and did not come to know it within the limit."""
+    """The nameservers did not know the topic within the limit."""
 
     condition = Condition.UNKNOWN_TOPIC
 
@@ -119,9 +121,9 @@ class RawPull:
     """Stored records, back to back; empty if none was found."""
     next_offset: int
     first: int
-    """The first offset that the answering member has."""
+    """First offset of the answering member."""
     end: int
-    """Behind its last one."""
+    """Offset after its last message."""
     broker_id: int
 
 
@@ -129,20 +131,20 @@ class WireLog:
     """Reads queues. `async with WireLog("host:9876") as log: ...`"""
 
     def __init__(self, nameservers: str, *, limit_s: float = 30.0, anyone: bool = False) -> None:
-        """`limit_s`: how long a broker, a nameserver or a topic may be away; `anyone`: what a
-        member does not answer is pulled from another one, which may have less."""
+        """`limit_s`: time that a broker, a nameserver or a topic may be missing; `anyone`: pull
+        from another member, which may have less, if one does not answer."""
         self._session = Session(None, nameservers)
         self._limit_s = limit_s
         self._anyone = anyone
-        self._told: set[str] = set()
-        """Topics of which queues that cannot be read were told."""
+        self._reported: set[str] = set()
+        """Topics whose unreadable queues were reported."""
         self._suggested: dict[MessageQueue, int] = {}
-        self._asked: dict[MessageQueue, int] = {}
-        """Members that are asked, whatever answers suggest, as others have deleted more."""
+        self._chosen: dict[MessageQueue, int] = {}
+        """Member to ask for each queue, whatever answers suggest."""
         self._silent: dict[MessageQueue, set[int]] = {}
-        """Members that did not answer the last pulls, or give nothing to readers."""
+        """Members that did not answer the last pulls, or serve no readers."""
         self._damaged: dict[MessageQueue, None] = {}
-        """Queues of which something was refused for the whole limit: they are tried shortly."""
+        """Queues with a message refused for the whole limit: later refusals get fewer retries."""
 
     async def __aenter__(self) -> Self:
         await self._session.__aenter__()
@@ -157,46 +159,46 @@ class WireLog:
         await self._session.__aexit__(kind, error, traceback)
 
     async def topics(self, pattern: re.Pattern[str] | None = None) -> list[str]:
-        """All topics that the nameservers know, system topics too, or those whose whole name
-        matches; sorted. Raises `WireError`, `TopicGone` when none came to match."""
+        """Return all topics that the nameservers know, system topics too, or those whose whole name
+        matches; sorted. Raises `WireError`, `TopicGone` if none matched within the limit."""
 
         async def ask() -> list[str]:
             code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-            known = await self._session.nameservers.body(code, "list of topics", TopicList.decode)
-            names = sorted(known.topic_list)
-            if not names:  # brokers tell a name server that has just started of theirs bit by bit
+            listed = await self._session.nameservers.body(code, "list of topics", TopicList.decode)
+            names = sorted(listed.topic_list)
+            if not names:  # a name server that has just started learns topics broker by broker
                 raise NoRoute("the name servers know no topic yet")
             if pattern is None:
                 return names
-            found = [name for name in names if pattern.fullmatch(name)]
-            if not found:
+            matching = [name for name in names if pattern.fullmatch(name)]
+            if not matching:
                 raise NoRoute(f"none of {len(names)} topics matches {pattern.pattern}")
-            return found
+            return matching
 
         return await self._patiently("list of topics", "", ask)
 
     async def brokers(self, names: Iterable[str], clusters: Iterable[str]) -> frozenset[str]:
-        """These brokers and those of clusters, once all of them are registered. Raises `WireError`
-        if some are not within the limit."""
+        """Wait until brokers and clusters are registered; returns the names of all those brokers.
+        Raises `WireError` after the limit."""
 
         async def ask() -> frozenset[str]:
             info = await self._session.nameservers.body(
                 RequestCode.GET_BROKER_CLUSTER_INFO, "list of brokers", ClusterInfo.decode
             )
-            of = info.cluster_addr_table
-            for kind, wanted, known in (
+            members = info.cluster_addr_table
+            for kind, requested, registered in (
                 ("broker", names, info.broker_addr_table),
-                ("cluster", clusters, of),
+                ("cluster", clusters, members),
             ):
-                if strange := sorted(set(wanted) - set(known)):
-                    there = ", ".join(sorted(known)) or "none"
-                    raise NoBroker(f"no {kind} {strange[0]} is registered; there are {there}")
-            return frozenset(names).union(*(of[cluster] for cluster in clusters))
+                if missing := sorted(set(requested) - set(registered)):
+                    available = ", ".join(sorted(registered)) or "none"
+                    raise NoBroker(f"no {kind} {missing[0]} is registered; there are {available}")
+            return frozenset(names).union(*(members[cluster] for cluster in clusters))
 
         return await self._patiently("list of brokers", "", ask)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All queues of a topic that can be read. Raises `WireError`, `TopicGone`."""
+        """Return the readable queues of a topic. Raises `WireError`, `TopicGone`."""
 
         async def ask() -> tuple[MessageQueue, ...]:
             return self._readable(await self._session.routes.get(topic))
@@ -204,7 +206,7 @@ class WireLog:
         return await self._patiently(f"route of topic {topic}", topic, ask)
 
     async def queues_now(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The same of a topic that may be gone already: none then."""
+        """Return the readable queues of a topic; empty if the nameservers do not know it."""
 
         async def ask() -> tuple[MessageQueue, ...]:
             try:
@@ -215,7 +217,7 @@ class WireLog:
         return await self._patiently(f"route of topic {topic}", topic, ask)
 
     async def has_topic(self, topic: str) -> bool:
-        """Whether the nameservers know a topic now. Raises `WireError`."""
+        """True if the nameservers know a topic now. Raises `WireError`."""
 
         async def ask() -> bool:
             return await self._session.routes.fetch(topic) is not None
@@ -223,32 +225,32 @@ class WireLog:
         return await self._patiently(f"route of topic {topic}", topic, ask)
 
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
-        """Where a queue begins and ends. Raises `WireError`, `TopicGone`."""
+        """Return the bounds of a queue. Raises `WireError`, `TopicGone`."""
         return (await self.bounds_of([queue]))[queue]
 
     async def bounds_of(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, QueueBounds]:
-        """The same of many, by few questions for each topic and broker, however many queues."""
+        """Return the bounds of many queues, with few requests for each topic and broker."""
         places: dict[tuple[str, str], list[MessageQueue]] = {}
         for queue in queues:
             places.setdefault((queue.topic, queue.broker_name), []).append(queue)
-        found: dict[MessageQueue, QueueBounds] = {}
+        bounds: dict[MessageQueue, QueueBounds] = {}
         silent: set[Address] = set()
 
         async def ask(own: list[MessageQueue]) -> None:
-            what = describe(own[0]) if len(own) == 1 else f"the queues beside {describe(own[0])}"
+            label = describe(own[0]) if len(own) == 1 else f"the queues beside {describe(own[0])}"
 
             async def now() -> dict[MessageQueue, QueueBounds]:
                 route = await self._session.routes.get(own[0].topic)
                 others_s = min(ANSWER_S, self._limit_s / 2)
                 return await bounds_now(self._session, route, own, others_s=others_s, silent=silent)
 
-            found.update(await self._patiently(f"ends of {what}", own[0].topic, now))
+            bounds.update(await self._patiently(f"ends of {label}", own[0].topic, now))
 
         await together(ask, places.values())
-        return found
+        return bounds
 
     async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        """The first offset that was stored at or after a time. Raises `WireError`."""
+        """Return the first offset stored at or after a time. Raises `WireError`."""
         header = SearchOffsetRequest(
             topic=queue.topic,
             queueId=queue.queue_id,
@@ -279,7 +281,7 @@ class WireLog:
             nonlocal refused, is_closed, is_away, answer_s
             at_master = refused is not None
             try:
-                found = await self._pull(
+                pulled = await self._pull(
                     queue, offset, count, at_master=at_master, answer_s=answer_s
                 )
             except RequestRefused as exc:
@@ -288,18 +290,18 @@ class WireLog:
                     is_closed = is_closed or is_passed
                     if is_passed or is_away or not await self._has_master(queue):
                         raise NoBroker(str(exc)) from exc
-                refused = None if is_closed else exc  # the master may have it whole
+                refused = None if is_closed else exc  # the master may have an undamaged copy
                 raise
             except RemotingError as exc:
                 is_away = True
                 is_passed = self._anyone and await self._pass_over(queue)
                 if isinstance(exc, RequestTimeout | ConnectionLost) and not is_passed:
-                    answer_s *= 2  # megabytes take long on a slow way
+                    answer_s *= 2  # megabytes take long on a slow connection
                 raise
-            if refused is not None and found.end <= offset:
-                of_holder, refused = refused, None
-                raise of_holder  # which alone has it, and is asked once more
-            return found
+            if refused is not None and pulled.end <= offset:
+                refusal, refused = refused, None
+                raise refusal  # the member that refused is the only one with the message
+            return pulled
 
         try:
             return await self._patiently(
@@ -313,20 +315,20 @@ class WireLog:
             raise
 
     def distrust(self, topic: str) -> None:
-        """Ask the nameservers for a topic's route again before it is used next."""
+        """Refresh a topic's route from the nameservers before its next use."""
         self._session.routes.distrust(topic, is_gone=True)
 
     def ask_master(self, queue: MessageQueue) -> None:
         """Ask the master next, whatever the last answer suggested."""
         self._suggested.pop(queue, None)
-        self._asked.pop(queue, None)
+        self._chosen.pop(queue, None)
 
     def ask_member(self, queue: MessageQueue, broker_id: int) -> None:
         """Ask this member from now on, as long as it answers."""
-        self._asked[queue] = broker_id
+        self._chosen[queue] = broker_id
 
     async def another(self, queue: MessageQueue, tried: Collection[int]) -> int | None:
-        """A member that was not tried, the master first. Raises `WireError`, `TopicGone`."""
+        """Return a member that was not tried, the master first. Raises `WireError`, `TopicGone`."""
 
         async def ask() -> int | None:
             route = await self._session.routes.get(queue.topic)
@@ -336,17 +338,17 @@ class WireLog:
         return await self._patiently(f"members of {describe(queue)}", queue.topic, ask)
 
     async def pause(self, times: int) -> None:
-        """Wait before the same question is asked once more, the longer the more often."""
+        """Wait before a retry, longer with the number of tries."""
         await trio.sleep(min(PAUSE_S * 2**times, PAUSE_MAX_S))
 
     # --- inside
 
     def _readable(self, route: Route) -> tuple[MessageQueue, ...]:
-        """Queues that can be read; of others it is told, once a topic."""
+        """Return the readable queues; warns of unreadable ones once a topic."""
         readable = {*route.readable}
         hidden = [one for one in route.ordered if one not in readable]
-        if hidden and route.topic not in self._told:
-            self._told.add(route.topic)
+        if hidden and route.topic not in self._reported:
+            self._reported.add(route.topic)
             LOG.warning(
                 "wire.not_readable topic %s: by its route %d queues, %s the first, may be"
                 " written and not read: their messages are left out",
@@ -358,14 +360,14 @@ class WireLog:
 
     async def _patiently(
         self,
-        what: str,
+        label: str,
         topic: str,
         ask: Callable[[], Awaitable[T]],
         *,
         refused_s: float = math.inf,
     ) -> T:
-        """Ask until there is an answer, or the limit is over, or that of a refusal. Who gave none
-        is named then, and what was in the way before that."""
+        """Ask until there is an answer, or the limit, or `refused_s` for a refusal, is over. The
+        error names the member that failed last, and the problems before it."""
         began = trio.current_time()
         deadline = began + self._limit_s
         pause_s = PAUSE_S
@@ -373,10 +375,10 @@ class WireLog:
         TROUBLES.set(troubles)
         failure: Exception | None = None
         longest_s = 0.0
-        """An attempt's, of those that were not cut off by the limit."""
+        """Duration of the longest attempt that the limit did not cut off."""
         timeout_s = max(ANSWER_S, self._limit_s / REQUESTS)
         while True:
-            known, asked_at = len(troubles), trio.current_time()
+            earlier_count, attempt_at = len(troubles), trio.current_time()
             TIMEOUT_S.set(timeout_s)
             try:
                 with trio.fail_at(deadline):
@@ -385,16 +387,18 @@ class WireLog:
                 failure = exc
             except RequestRefused as exc:
                 if exc.code not in PASSING:
-                    raise WireError(f"{what}: {exc}", Condition.REFUSED) from exc
+                    raise WireError(f"{label}: {exc}", Condition.REFUSED) from exc
                 failure = exc
             except trio.TooSlowError as exc:
-                if failure and trio.current_time() - asked_at <= SHORT * longest_s:
-                    del troubles[known:]  # too little time was left for it to tell anything
+                if failure and trio.current_time() - attempt_at <= SHORT * longest_s:
+                    del troubles[earlier_count:]  # it had too little time to mean anything
                 else:
-                    failure = exc if len(troubles) > known else NoNameserver(self._unanswered)
+                    failure = (
+                        exc if len(troubles) > earlier_count else NoNameserver(self._unanswered)
+                    )
             except (ClientError, ProtocolError) as exc:
-                raise WireError(f"{what}: {exc}") from exc
-            longest_s = max(longest_s, trio.current_time() - asked_at)
+                raise WireError(f"{label}: {exc}") from exc
+            longest_s = max(longest_s, trio.current_time() - attempt_at)
             if isinstance(failure, RequestTimeout | ConnectionLost):
                 timeout_s = min(timeout_s * 2, self._limit_s)
             if text := str(failure):
@@ -413,20 +417,20 @@ class WireLog:
                     reason += "; check the addresses of endpoints, and the way there from here"
                 if earlier:
                     reason += f"; before that: {earlier}"
-                raise kind(f"{what}: after {limit_s:g} s still: {reason}") from failure
+                raise kind(f"{label}: after {limit_s:g} s still: {reason}") from failure
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
     @property
     def _unanswered(self) -> str:
-        """What is in the way where no member was asked: whoever asks for a route waits for it."""
+        """Describe the nameservers that did not answer, when no member was asked yet."""
         silent = [f"{host}:{port}" for host, port in self._session.nameservers.unanswered]
         return f"no nameserver answered: no answer from {' and '.join(silent) or 'any'}"
 
     async def _member(self, queue: MessageQueue, *, at_master: bool = False) -> tuple[int, Address]:
         route = await self._session.routes.get(queue.topic)
-        wanted = self._asked.get(queue, self._suggested.get(queue, MASTER_ID))
-        member = route.member(queue.broker_name, MASTER_ID if at_master else wanted)
+        chosen = self._chosen.get(queue, self._suggested.get(queue, MASTER_ID))
+        member = route.member(queue.broker_name, MASTER_ID if at_master else chosen)
         if member is None:
             raise NoBroker(f"no broker serves {describe(queue)} now")
         return member
@@ -440,15 +444,16 @@ class WireLog:
         return route.master(queue.broker_name) is not None
 
     async def _pass_over(self, queue: MessageQueue) -> bool:
-        """Ask a member next that has not been silent, if there is one; else the master again."""
+        """Ask a member next that has not been silent, or the master again. True in the first
+        case."""
         route = await self._session.routes.get(queue.topic)
         members, silent = route.brokers.get(queue.broker_name, {}), self._silent.get(queue, set())
-        others = [one for one in members if one not in silent]
-        if others:
-            self.ask_member(queue, min(others))
+        remaining = [one for one in members if one not in silent]
+        if remaining:
+            self.ask_member(queue, min(remaining))
         else:
             silent.clear()
-        return bool(others)
+        return bool(remaining)
 
     async def _pull(
         self, queue: MessageQueue, offset: int, count: int, *, at_master: bool, answer_s: float
@@ -471,10 +476,10 @@ class WireLog:
         )
         command = request(RequestCode.PULL_MESSAGE, header.encode())
         try:
-            answer = await asked(self._session, address, command, timeout_s=answer_s)
-            if is_given := answer.code in PULL_OK:
+            answer = await send_request(self._session, address, command, timeout_s=answer_s)
+            if is_answered := answer.code in PULL_OK:
                 with reading(address):
-                    found = PullMessageResponse.decode(answer.raw_fields)
+                    header_fields = PullMessageResponse.decode(answer.raw_fields)
         except RemotingError:
             self._note_silent(queue, broker_id)
             raise
@@ -482,15 +487,15 @@ class WireLog:
             self._silent.setdefault(queue, set()).add(broker_id)
         else:
             self._silent.pop(queue, None)
-        if not is_given:
+        if not is_answered:
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(describe(queue), peer, answer.code, answer.remark)
-        self._suggested[queue] = found.suggestWhichBrokerId
+        self._suggested[queue] = header_fields.suggestWhichBrokerId
         return RawPull(
             records=answer.body if answer.code == ResponseCode.SUCCESS else b"",
-            next_offset=found.nextBeginOffset,
-            first=found.minOffset,
-            end=found.maxOffset,
+            next_offset=header_fields.nextBeginOffset,
+            first=header_fields.minOffset,
+            end=header_fields.maxOffset,
             broker_id=broker_id,
         )
 

@@ -1,4 +1,4 @@
-"""Questions to brokers about queues: where they begin and end, asked for many at once."""
+"""Requests to brokers for the bounds of queues, for many queues at once."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -8,7 +8,7 @@ import trio
 from rocketbed.client.errors import NoBroker, RequestRefused
 from rocketbed.client.routes import MASTER_ID, Route
 from rocketbed.client.session import Session
-from rocketbed.pipeline.wire.troubles import asked, reading
+from rocketbed.pipeline.wire.troubles import reading, send_request
 from rocketbed.remoting.errors import RemotingError, RequestTimeout
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.bodies_admin import TopicStatsTable
@@ -21,26 +21,26 @@ from rocketbed.world.api import Address
 T = TypeVar("T")
 
 SHARED: Final = "%LMQ%"
-"""Queues of such topics hold records of other topics."""
+"""Prefix of topics whose queues hold records of other topics."""
 AT_ONCE: Final = 16
-"""Questions to a cluster under way at once."""
+"""Concurrent requests to a cluster."""
 
 
 class QueueBounds(NamedTuple):
     """Offsets of a queue, in messages."""
 
     first: int
-    """The first one that is still there."""
+    """First offset not deleted."""
     end: int
-    """Behind the last one that every answering member has."""
+    """Offset after the last message that all answering members have."""
     longest: int
-    """Behind the last one that any of them has."""
+    """Offset after the last message that any of them has."""
     members: int = 1
-    """How many answered."""
+    """Number of members that answered."""
     silent: tuple[str, ...] = ()
-    """Addresses of those on the route that did not, and `a master` where none is on it."""
+    """Addresses of members on the route that did not answer, and `a master` if none is on it."""
     shortest: str = ""
-    """Address of one that ends at `end`, if not all do."""
+    """Address of a member that ends at `end`, if not all do."""
 
 
 async def bounds_now(
@@ -51,21 +51,23 @@ async def bounds_now(
     others_s: float,
     silent: set[Address],
 ) -> dict[MessageQueue, QueueBounds]:
-    """Of queues of one topic at one broker. All members are asked at once, and once one has
-    answered the others are waited for so long: one that hangs is not missed. It joins those that
-    are `silent`, which are not asked where there are others. Raises `RequestRefused`,
-    `RemotingError`, `NoBroker` when no member answers."""
-    seen: dict[Address, dict[MessageQueue, tuple[int, int]]] = {}
+    """Return the bounds of queues of one topic at one broker.
+
+    Asks all members at once. After the first answer it waits `others_s` for the others; members
+    that hang are added to `silent`, and silent members are skipped while there are others. Raises
+    `RequestRefused`, `RemotingError`, `NoBroker` if no member answers.
+    """
+    answers: dict[Address, dict[MessageQueue, tuple[int, int]]] = {}
     failure: Exception | None = None
     of_broker = route.brokers.get(queues[0].broker_name, {})
     members = list(of_broker.values())
-    asked = [one for one in members if one not in silent] or members
-    waiting = set(asked)
+    targets = [one for one in members if one not in silent] or members
+    waiting = set(targets)
 
     async def ask(address: Address) -> None:
         nonlocal failure
         try:
-            seen[address] = await _extents(session, queues, address)
+            answers[address] = await _extents(session, queues, address)
             enough.deadline = min(enough.deadline, trio.current_time() + others_s)
         except RequestTimeout as exc:
             failure = exc
@@ -75,25 +77,26 @@ async def bounds_now(
         waiting.discard(address)
 
     with trio.CancelScope() as enough:
-        await together(ask, asked)
+        await together(ask, targets)
     silent.update(waiting)
-    if not seen:
+    if not answers:
         raise failure or NoBroker(f"no broker serves {describe(queues[0])} now")
-    missing = tuple(_text(one) for one in members if one not in seen)
+    missing = tuple(_text(one) for one in members if one not in answers)
     missing += () if MASTER_ID in of_broker else ("a master",)
-    found = {}
+    bounds = {}
     for queue in queues:
-        ends = {address: extents[queue][1] for address, extents in seen.items()}
-        first = min(extents[queue][0] for extents in seen.values())
+        ends = {address: extents[queue][1] for address, extents in answers.items()}
+        first = min(extents[queue][0] for extents in answers.values())
         longest, least = max(ends.values()), min(ends, key=lambda one: ends[one])
         shortest = _text(least) if ends[least] < longest else ""
-        found[queue] = QueueBounds(first, ends[least], longest, len(ends), missing, shortest)
-    return found
+        bounds[queue] = QueueBounds(first, ends[least], longest, len(ends), missing, shortest)
+    return bounds
 
 
 async def number(session: Session, queue: MessageQueue, address: Address, command: Command) -> int:
-    """The offset that a broker answers with. Raises `RequestRefused`, `RemotingError`."""
-    answer = await asked(session, address, command)
+    """Send a request and return the offset in the answer. Raises `RequestRefused`,
+    `RemotingError`."""
+    answer = await send_request(session, address, command)
     if answer.code != ResponseCode.SUCCESS:
         peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
         raise RequestRefused(describe(queue), peer, answer.code, answer.remark)
@@ -104,10 +107,11 @@ async def number(session: Session, queue: MessageQueue, address: Address, comman
 async def together(
     ask: Callable[[T], Awaitable[object]], items: Iterable[T], *, at_once: int = AT_ONCE
 ) -> None:
-    """Ask about each, some at once. Raises the first error as it is."""
+    """Call `ask` for each item, `at_once` of them concurrently. Raises the first error
+    unwrapped."""
     limiter = trio.CapacityLimiter(at_once)
 
-    async def one(item: T) -> None:
+    async def run(item: T) -> None:
         async with limiter:
             await ask(item)
 
@@ -115,7 +119,7 @@ async def together(
     try:
         async with trio.open_nursery() as nursery:
             for item in items:
-                nursery.start_soon(one, item)
+                nursery.start_soon(run, item)
     except BaseExceptionGroup as group:
         failure = group.exceptions[0]
     if failure is not None:
@@ -123,7 +127,7 @@ async def together(
 
 
 def describe(queue: MessageQueue) -> str:
-    """`queue 3 of topic T at broker-a`."""
+    """Name a queue for people: `queue 3 of topic T at broker-a`."""
     return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"
 
 
@@ -134,26 +138,26 @@ def _text(address: Address) -> str:
 async def _extents(
     session: Session, queues: Sequence[MessageQueue], address: Address
 ) -> dict[MessageQueue, tuple[int, int]]:
-    """Where queues begin and end at one member. The first is asked for by itself, which a member
-    that must not serve readers refuses; the others stand in the topic's table."""
-    found = {queues[0]: await _extent(session, queues[0], address)}
+    """Return (first, end) of queues at one member. The first queue has a request of its own, which
+    a member that must not serve readers refuses; the others are in the topic's table."""
+    extents = {queues[0]: await _extent(session, queues[0], address)}
     if len(queues) > 1:
         command = request(
             RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=queues[0].topic).encode()
         )
-        answer = await asked(session, address, command)
+        answer = await send_request(session, address, command)
         if answer.code == ResponseCode.SUCCESS:
             with reading(address):
                 table = TopicStatsTable.decode(answer.body).offset_table
-            found |= {
+            extents |= {
                 queue: (max(table[queue].min_offset, 0), max(table[queue].max_offset, 0))
                 for queue in queues[1:]
                 if queue in table
             }
     for queue in queues:
-        if queue not in found:  # nobody writes to it, or the member does not know the topic yet
-            found[queue] = await _extent(session, queue, address)
-    return found
+        if queue not in extents:  # not writable, or the member does not know the topic yet
+            extents[queue] = await _extent(session, queue, address)
+    return extents
 
 
 async def _extent(session: Session, queue: MessageQueue, address: Address) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""Whether a topic is still the one that a batch read was planned for.
+"""Check that a topic was not recreated since a batch read was planned.
 
-A topic that is deleted and made again gives other messages at the same offsets, and no answer of a
-broker's says so. One message for each topic and broker, the last that is to be read of the first
-queue, is therefore looked at when a read is planned, and again when a task has read its share.
-Where that cannot be done soon it is not done: a read neither fails nor waits for it.
+A topic that is deleted and recreated has other messages at the same offsets, and no answer of a
+broker shows it. For each topic and broker one message, the last to be read of the first queue, is
+therefore pulled when a read is planned, and again when a task has read its share. The check is
+skipped where it takes too long: a read neither fails nor waits for it.
 """
 
 import zlib
@@ -20,9 +20,9 @@ from rocketbed.pipeline.wire.questions import SHARED, together
 from rocketbed.wire.bodies import MessageQueue
 
 SAMPLES_S: Final = 2.0
-"""For all of a look together; a member may hang, and a message be damaged."""
-GONE: Final = -1
-"""In place of a checksum: the queue of a member that had it ends before it."""
+"""Time for all samples together; a member may hang, and a message may be damaged."""
+LOST: Final = -1
+"""Value in place of a checksum: the queue of a member that had the message ends before it."""
 Place = tuple[str, str]
 """A topic and a broker."""
 
@@ -34,9 +34,9 @@ class Sample:
     queue: MessageQueue
     at: int
     crc: int
-    """Of what is the same at each member, and after a compaction."""
+    """Checksum of the bytes that are the same at each member, and after a compaction."""
     is_everywhere: bool
-    """Whether all members of its broker had it, so that one without it has lost it."""
+    """True if all members of its broker had it, so that a member without it has lost it."""
 
 
 def place_of_queue(queue: MessageQueue) -> Place:
@@ -46,48 +46,50 @@ def place_of_queue(queue: MessageQueue) -> Place:
 async def samples_of(
     log: WireLog, lasts: Mapping[MessageQueue, int], everywhere: Collection[MessageQueue]
 ) -> dict[Place, Sample]:
-    """One for each topic and broker, by the last offsets to be read of queues, and in which queues
-    all members have them."""
+    """Take a sample for each topic and broker. `lasts`: last offset to be read by queue;
+    `everywhere`: queues whose last offset all members have."""
     chosen: dict[Place, MessageQueue] = {}
     for queue in lasts:
         if not queue.topic.startswith(SHARED):
             chosen.setdefault(place_of_queue(queue), queue)
-    found = await _checksums(log, {queue: lasts[queue] for queue in chosen.values()})
+    checksums = await _checksums(log, {queue: lasts[queue] for queue in chosen.values()})
     return {
-        place: Sample(queue, lasts[queue], found[queue], queue in everywhere)
+        place: Sample(queue, lasts[queue], checksums[queue], queue in everywhere)
         for place, queue in chosen.items()
-        if found.get(queue, GONE) != GONE
+        if checksums.get(queue, LOST) != LOST
     }
 
 
-async def others(samples: Iterable[Sample], log: WireLog) -> list[Sample]:
-    """Those in whose places there are other messages now, or none at a member that had them."""
-    wanted = {one.queue: one for one in samples}
-    everywhere = {queue for queue, one in wanted.items() if one.is_everywhere}
-    found = await _checksums(log, {queue: one.at for queue, one in wanted.items()}, everywhere)
-    return [one for queue, one in wanted.items() if found.get(queue, one.crc) != one.crc]
+async def replaced_samples(samples: Iterable[Sample], log: WireLog) -> list[Sample]:
+    """Return samples whose message was replaced, or is missing at a member that had it."""
+    by_queue = {one.queue: one for one in samples}
+    everywhere = {queue for queue, one in by_queue.items() if one.is_everywhere}
+    checksums = await _checksums(
+        log, {queue: one.at for queue, one in by_queue.items()}, everywhere
+    )
+    return [one for queue, one in by_queue.items() if checksums.get(queue, one.crc) != one.crc]
 
 
 async def _checksums(
     log: WireLog, places: Mapping[MessageQueue, int], everywhere: Collection[MessageQueue] = ()
 ) -> dict[MessageQueue, int]:
-    """Of messages at offsets, as far as they are given soon."""
-    found: dict[MessageQueue, int] = {}
+    """Checksums of messages at offsets, as far as they can be pulled in time."""
+    checksums: dict[MessageQueue, int] = {}
 
     async def ask(queue: MessageQueue) -> None:
         pulled = await log.pull(queue, places[queue], count=1)
         if pulled.end <= places[queue] and pulled.broker_id != MASTER_ID:
             if queue in everywhere:
-                found[queue] = GONE  # unless the master has it
+                checksums[queue] = LOST  # the master may have it
             log.ask_master(queue)
             pulled = await log.pull(queue, places[queue], count=1)
         record = pulled.records[:64]
-        # What was there may have expired, and a later one be given.
+        # The message may have expired, and the broker may give a later one.
         if record and int.from_bytes(record[20:28], "big") <= places[queue]:
-            # Of the body, which has rows of its own if it is damaged, its checksum only.
-            found[queue] = zlib.crc32(record[8:28] + record[40:])
+            # Only the checksum of the body: a damaged body is reported by its row.
+            checksums[queue] = zlib.crc32(record[8:28] + record[40:])
         elif pulled.end <= places[queue] and pulled.broker_id == MASTER_ID:
-            found[queue] = GONE
+            checksums[queue] = LOST
 
     async def try_to(queue: MessageQueue) -> None:
         with suppress(WireError):
@@ -95,4 +97,4 @@ async def _checksums(
 
     with trio.move_on_after(SAMPLES_S):
         await together(try_to, places)
-    return found
+    return checksums

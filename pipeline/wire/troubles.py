@@ -1,4 +1,4 @@
-"""What was in the way of who asks a cluster until there is an answer, for the error in the end."""
+"""Collect the problems of a question to a cluster while it is retried, for the final error."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,21 +16,21 @@ from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import Address
 
 ANSWER_S: Final = 5.0
-"""For one request, at least; then it is tried again, twice as long."""
+"""Minimum timeout of one request; a retry waits twice as long."""
 CHARACTERS_MAX: Final = 200
 TIMEOUT_S: Final[ContextVar[float]] = ContextVar("rocketbed_timeout", default=ANSWER_S)
-"""For one request of a question."""
+"""Timeout of one request of a question."""
 OTHERS_MAX: Final = 4
-"""Troubles that are told beside the last one."""
+"""Maximum number of earlier problems in an error, besides the last one."""
 TROUBLES: Final[ContextVar[list[str]]] = ContextVar("rocketbed_troubles")
-"""Of one question, and of those that it leads to; the newest last."""
+"""Problems of a question and of its sub-questions; the newest last."""
 
 
-async def asked(
+async def send_request(
     session: Session, address: Address, command: Command, *, timeout_s: float | None = None
 ) -> Command:
-    """A member's answer, within the question's `TIMEOUT_S`. Raises `RemotingError`. Where none came
-    that is noted, also if nobody waits for it any longer."""
+    """Send a request within the question's `TIMEOUT_S` and return the answer. Raises
+    `RemotingError`. Records a missing answer as a problem, also when cancelled."""
     troubles = TROUBLES.get([])
     try:
         return await session.ask(address, command, timeout_s=timeout_s or TIMEOUT_S.get())
@@ -44,8 +44,8 @@ async def asked(
 
 @contextmanager
 def reading(address: Address) -> Iterator[None]:
-    """Within it a member's answer is read. Raises `RemotingError` for one that cannot be: another
-    member may be well."""
+    """Raise `RemotingError` for a member's answer that cannot be decoded in the block: another
+    member may work."""
     try:
         yield
     except ProtocolError as exc:
@@ -55,20 +55,21 @@ def reading(address: Address) -> Iterator[None]:
 
 
 def before_that(troubles: Sequence[str]) -> str:
-    """Troubles that are others than the last one, in a few words, the newest first; or nothing."""
-    told = [_shortly(troubles[-1])]
-    for one in map(_shortly, reversed(troubles)):
-        if not any(_is_in(one, other) or _is_in(other, one) for other in told):
-            told.append(one)
-    return "; ".join(told[1 : OTHERS_MAX + 1])
+    """Describe the problems that differ from the last one, newest first; empty if there are
+    none."""
+    texts = [_shortly(troubles[-1])]
+    for trouble in map(_shortly, reversed(troubles)):
+        if not any(_is_in(trouble, other) or _is_in(other, trouble) for other in texts):
+            texts.append(trouble)
+    return "; ".join(texts[1 : OTHERS_MAX + 1])
 
 
 def _is_in(trouble: str, other: str) -> bool:
-    """Whatever was asked for: a member that hangs gives no answer to anything."""
-    what = re.escape(trouble.partition(" to request ")[0])
-    return re.search(rf"{what}(?!\d)", other) is not None
+    """True if `other` names the same problem, whatever the request was."""
+    text = re.escape(trouble.partition(" to request ")[0])
+    return re.search(rf"{text}(?!\d)", other) is not None
 
 
 def _shortly(trouble: str) -> str:
-    """Without how long was waited: that is longer from time to time."""
+    """Shorten a problem, without the waiting time, which differs between retries."""
     return shorten(trouble.partition(" within ")[0], CHARACTERS_MAX, placeholder="...")

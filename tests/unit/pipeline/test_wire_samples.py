@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from rocketbed.pipeline.wire.log import RawPull, Refused, WireLog
-from rocketbed.pipeline.wire.samples import SAMPLES_S, Sample, others, samples_of
+from rocketbed.pipeline.wire.samples import SAMPLES_S, Sample, replaced_samples, samples_of
 from rocketbed.wire.bodies import MessageQueue
 from tests.support.logs import Message
 
@@ -58,7 +58,7 @@ def record(at: int, body: bytes = b"one") -> bytes:
 
 def changed(samples: list[Sample], log: Log) -> list[MessageQueue]:
     async def look() -> list[Sample]:
-        return await others(samples, cast(WireLog, log))
+        return await replaced_samples(samples, cast(WireLog, log))
 
     return [one.queue for one in trio.run(look, clock=MockClock(autojump_threshold=0))]
 

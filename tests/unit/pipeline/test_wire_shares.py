@@ -67,7 +67,7 @@ def test_a_place_that_is_not_there_is_told(
 
     def there(fails: str) -> int:
         options = Options.parse({"endpoints": "h:1", "failOnDataLoss": fails})
-        return WirePlan.of(options)._there(queue, asked["at"], bounds, start=asked.get("start"))
+        return WirePlan.of(options)._nearest(queue, asked["at"], bounds, start=asked.get("start"))
 
     with pytest.raises(DataLoss, match=f"has 3 to 8, and {asked['at']} was asked for"):
         there("true")
@@ -389,7 +389,7 @@ def test_a_master_that_does_not_have_it_does_not_speak_for_who_refuses_it() -> N
         async def _pull(
             self, queue: MessageQueue, at: int, count: int, *, at_master: bool, answer_s: float
         ) -> RawPull:
-            end = 100 if self._asked.get(queue) == 1 and not at_master else 90
+            end = 100 if self._chosen.get(queue) == 1 and not at_master else 90
             if at in bad and end == 100:
                 raise RequestRefused("queue", "broker", ResponseCode.SYSTEM_ERROR, "damaged")
             stop = min([one for one in bad if one > at] + [at + min(count, 32), end])
