@@ -1,7 +1,7 @@
-"""Records as Arrow batches: exactly the columns asked for, filtered before anything is copied.
+"""Decode records to Arrow batches with exactly the requested columns, filtered before any copy.
 
 `batches` needs no Spark: the data source, the stream, the checks and the jobs call it inside
-executors. Texts and bodies are not touched row by row: Arrow takes them out of the window by pairs
+executors. Texts and bodies are not handled row by row: Arrow slices them out of the window by pairs
 of offsets.
 """
 
@@ -42,7 +42,7 @@ from rocketbed.wire.message import COMPRESSED
 logger = logging.getLogger("rocketbed.pipeline")
 
 BODIES_MAX: Final = 32 << 20
-"""Bytes of bodies in one batch, unpacked; a batch has at least one row."""
+"""Maximum bytes of unpacked bodies in a batch, which has at least one row."""
 _NUMBERS: Final = {
     "queue_id": "queue_id",
     "queue_offset": "queue_offset",
@@ -54,16 +54,17 @@ _NUMBERS: Final = {
 _TIMES: Final = {"born_timestamp": "born_ms", "store_timestamp": "store_ms"}
 _HOSTS: Final = {"born_host": "born_host", "store_host": "store_host"}
 _TIME_MAX_MS: Final = 253_402_300_799_999
-"""The end of the year 9999: what Spark and Python can show. Beyond it (damage) a time is null."""
+"""End of the year 9999, the last time that Spark and Python can show. Later times (damage) are
+null."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are asked for; None: all. Times in milliseconds, ends exclusive."""
+    """Selection of records; None: all. Times in milliseconds, ends exclusive."""
 
     topics: frozenset[str] | None = None
     pattern: re.Pattern[str] | None = None
-    """Of whole names of topics."""
+    """Pattern for whole names of topics."""
     start_offset: int | None = None
     end_offset: int | None = None
     start_ms: int | None = None
@@ -81,18 +82,18 @@ class Wanted:
         )
 
     def has_topic(self, name: str) -> bool:
-        """Whether records of a topic may be asked for."""
+        """True if the selection may contain records of a topic."""
         is_named = self.topics is None or name in self.topics
         return is_named and (self.pattern is None or self.pattern.fullmatch(name) is not None)
 
     @property
     def by_content(self) -> bool:
-        """Whether it is known only of whole records if they are asked for."""
+        """True if only a decoded record shows that it is selected."""
         content = (self.topics, self.pattern, self.start_ms, self.end_ms)
         return any(each is not None for each in content)
 
     def rows(self, frame: Frame) -> NDArray[numpy.bool_] | None:
-        """Mask of the rows asked for; None: all of them."""
+        """Mask of the selected rows; None: all of them."""
         masks: list[NDArray[numpy.bool_]] = []
         offsets = frame.physical_offsets
         if self.start_offset is not None and int(offsets[0]) < self.start_offset:
@@ -109,10 +110,10 @@ class Wanted:
             topics = slices(frame.data, frame.topic_at, frame.topic_size)
             names = sorted(self.topics or ())
             if self.pattern is not None:
-                there = (name.as_py().decode(errors="replace") for name in compute.unique(topics))
-                names = [name for name in there if self.has_topic(name)]
-            found = compute.is_in(topics, value_set=texts([name.encode() for name in names]))
-            masks.append(mask_of(found))
+                present = (name.as_py().decode(errors="replace") for name in compute.unique(topics))
+                names = [name for name in present if self.has_topic(name)]
+            is_selected = compute.is_in(topics, value_set=texts([name.encode() for name in names]))
+            masks.append(mask_of(is_selected))
         if not masks:
             return None
         mask = masks[0]
@@ -127,10 +128,10 @@ def batches(
     options: Options,
     wanted: Wanted | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Records that begin in a split, in order, as batches of exactly the schema given.
+    """Read the records that begin in a split, in order, as batches of exactly the given schema.
 
     `columns`: names of the table `schema.RECORDS`, or their Arrow schema as Spark has it (None: the
-    default ones). `wanted`: which records (default: what the options say). Raises
+    default ones). `wanted`: the selection (default: by the options). Raises
     `RocketbedCorrupt` in mode FAILFAST, `DataLost` for a file that vanished or got shorter.
     """
     schema = columns
@@ -151,16 +152,16 @@ class Decoder:
         self.wanted = wanted
         self.columns = [canonical(name, options.corrupt_column) for name in schema.names]
         self.malformed = 0
-        """Rows that are corrupt, dropped ones counted."""
+        """Number of corrupt rows, including dropped ones."""
         self.resyncs = 0
-        """How often the next record had to be searched for."""
+        """Number of searches for the next record."""
         self.hidden = 0
-        """Bad ranges that may be of what is asked for, and are not shown."""
-        asked = set(self.columns)
-        shows = bool(asked & {"crc_ok", CORRUPT}) or options.mode != "PERMISSIVE"
+        """Number of damaged ranges that may belong to the selection, and are not shown."""
+        requested = set(self.columns)
+        shows = bool(requested & {"crc_ok", CORRUPT}) or options.mode != "PERMISSIVE"
         self._checks_crc = shows and options.verify_crc
         self._checks_texts = shows
-        self._unpacks = options.decompress and ("body" in asked or options.mode != "PERMISSIVE")
+        self._unpacks = options.decompress and ("body" in requested or options.mode != "PERMISSIVE")
         self._opens = options.inner == "unpack"
 
     def run(self) -> Iterator[pyarrow.RecordBatch]:
@@ -200,7 +201,7 @@ class Decoder:
         yield from self._gap(Gap(offset, max(end, offset), MISSING_SEGMENT, b""))
 
     def _gap(self, gap: Gap) -> Iterator[pyarrow.RecordBatch]:
-        """The row of a range that is no record."""
+        """Make the row of a range that is not a record."""
         self.malformed += 1
         low, high = self.wanted.start_offset, self.wanted.end_offset
         if (low is not None and gap.offset < low) or (high is not None and gap.offset >= high):
@@ -212,7 +213,7 @@ class Decoder:
         if self.wanted.by_content and CORRUPT not in self.columns:
             self.hidden += 1
             return
-        known: dict[str, Any] = {
+        values: dict[str, Any] = {
             "broker": self.split.replica.broker,
             "replica": self.split.replica.name,
             "physical_offset": gap.offset,
@@ -221,7 +222,7 @@ class Decoder:
             CORRUPT: {"offset": gap.offset, "reason": gap.reason, "bytes": gap.shown},
         }
         arrays = [
-            pyarrow.array([known.get(name)], field.type)
+            pyarrow.array([values.get(name)], field.type)
             for name, field in zip(self.columns, self.schema, strict=True)
         ]
         yield pyarrow.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -244,22 +245,22 @@ class Decoder:
             yield from self._portion(part, part_faults, bodies)
 
     def _inner_faults(self, frame: Frame) -> Faults:
-        """Records of several messages that are damaged: whatever columns are asked for, since they
-        stay one row each."""
+        """Find damaged records of several messages. Needed for any columns, since each of them
+        stays one row."""
         if not self._opens or self._checks_texts or not (rows := inner_rows(frame)):
             return {}
         mask = numpy.zeros(frame.count, bool)
         mask[rows] = True
         part = frame.part(mask)
-        found = text_faults(part)
+        inner_faults = text_faults(part)
         if self.options.verify_crc:
-            found |= crc_faults(part)
-        return {rows[number]: reason for number, reason in found.items()}
+            inner_faults |= crc_faults(part)
+        return {rows[number]: reason for number, reason in inner_faults.items()}
 
     def _portions(
         self, frame: Frame, faults: Faults
     ) -> Iterator[tuple[slice, dict[int, bytes | None]]]:
-        """Cuts a frame where its unpacked bodies grow too long; bodies by row of the portion."""
+        """Divide a frame where its unpacked bodies grow too long; bodies by row of the portion."""
         first, held = 0, 0
         bodies: dict[int, bytes | None] = {}
         inner = set(inner_rows(frame)) if self._opens and self.options.decompress else ()
@@ -283,7 +284,7 @@ class Decoder:
         items: dict[int, Sequence[BatchItem]] = {}
         if self._opens:
             items = self._items(frame, faults, bodies)
-            # Who writes such a row again must not send the encoded messages as one.
+            # A job that sends such a row again must not send the encoded messages as one.
             bodies |= {row: None for row in inner_rows(frame) if row in faults}
         if faults:
             self.malformed += len(faults)
@@ -308,7 +309,7 @@ class Decoder:
     def _items(
         self, frame: Frame, faults: Faults, bodies: dict[int, bytes | None]
     ) -> dict[int, Sequence[BatchItem]]:
-        """The messages of records that hold several, by row; notes those that hold none."""
+        """Unpack records of several messages, by row. Adds a fault for a record that holds none."""
         items: dict[int, Sequence[BatchItem]] = {}
         for row in inner_rows(frame):
             is_packed = bool(frame.sys_flags[row] & COMPRESSED)
@@ -316,15 +317,15 @@ class Decoder:
                 continue
             start = int(frame.body_at[row])
             stored = bytes(frame.data[start : start + int(frame.body_size[row])])
-            found = unpack_inner_batch((bodies[row] or b"") if is_packed else stored)
-            if not found:
+            messages = unpack_inner_batch((bodies[row] or b"") if is_packed else stored)
+            if not messages:
                 faults[row] = BAD_BODY
-            elif said_count(frame, row) not in (None, str(len(found)).encode()):
+            elif said_count(frame, row) not in (None, str(len(messages)).encode()):
                 faults[row] = BAD_PROPERTIES
-            elif self.options.verify_crc and not all(map(is_whole, found)):
+            elif self.options.verify_crc and not all(map(is_whole, messages)):
                 faults[row] = CRC_MISMATCH
             else:
-                items[row] = found
+                items[row] = messages
         return items
 
     def _column(
@@ -349,7 +350,7 @@ class Decoder:
             return _bodies(frame, bodies)
         if name == CORRUPT:
             return _corrupt_column(frame, faults, kind)
-        return self._others[name](self, frame, faults)
+        return self._simple_columns[name](self, frame, faults)
 
     def _crc_ok(self, frame: Frame, faults: Faults) -> pyarrow.Array:
         if not self.options.verify_crc:
@@ -358,7 +359,7 @@ class Decoder:
         right[[row for row, reason in faults.items() if reason == CRC_MISMATCH]] = False
         return flags(right)
 
-    _others: Final[dict[str, Callable[["Decoder", Frame, Faults], pyarrow.Array]]] = {
+    _simple_columns: Final[dict[str, Callable[["Decoder", Frame, Faults], pyarrow.Array]]] = {
         "broker": lambda self, frame, _: repeated(self.split.replica.broker, frame.count),
         "replica": lambda self, frame, _: repeated(self.split.replica.name, frame.count),
         "segment": lambda self, frame, _: repeated(self.split.base, frame.count),
@@ -402,4 +403,6 @@ def _corrupt_column(frame: Frame, faults: Faults, kind: pyarrow.DataType) -> pya
 
 
 def _within(faults: Faults, rows: slice) -> Faults:
-    return {row - rows.start: why for row, why in faults.items() if rows.start <= row < rows.stop}
+    return {
+        row - rows.start: reason for row, reason in faults.items() if rows.start <= row < rows.stop
+    }

@@ -1,4 +1,4 @@
-"""The option `path`: which stores it means, and what they are called.
+"""Parse the option `path`: find its stores, and name them.
 
 Pieces are separated by commas. Each is a directory, a pattern (`*`, `?`, `[...]`, `{a,b}`) that
 directories with a commit log match, or a file that lists pieces, one a line; local, or behind a
@@ -18,33 +18,34 @@ from rocketbed.pipeline.files.storage import Entry, Storage, plain_path, spread
 from rocketbed.pipeline.option_table import OptionError, Settings
 
 LIST_ENDING: Final = ".txt"
-"""Of a file that lists stores behind a scheme, where asking for each piece what it is costs."""
+"""Ending of a remote file that lists stores: to ask for the kind of each piece would be slow."""
 LIST_MAX: Final = 64 << 20
-"""Bytes of a file of stores that are read at most."""
+"""Maximum bytes read of a file that lists stores."""
 PATH_MAX: Final = 4096 + 512
-"""Of a piece with its names; the system has none longer."""
+"""Maximum length of a piece with its names; the system has no longer paths."""
 _UNFIT: Final = re.compile("[,=/]")
-"""What cannot be in a name before an equals sign."""
+"""Characters that a name before an equals sign cannot have."""
 _REMARK: Final = re.compile(r"(^|\s)#.*")
 _PATTERN: Final = frozenset("*?[")
 _CHOICE: Final = re.compile(r"\{([^{}]*)\}")
-"""`{a,b}`, the innermost first."""
+"""Pattern of a choice `{a,b}`, the innermost first."""
 
 
 def parse_paths(text: str, settings: Settings = (), *, is_once: bool = False) -> list[Replica]:
-    """Replicas of the option `path`: a root, or `broker/replica=root` or `broker=root`, by commas.
+    """Return the replicas of the option `path`: a root, or `broker/replica=root` or `broker=root`,
+    by commas.
 
-    A root without names is called after its last folder, and the ones above it where others are
-    called so too, or a broker that is named; so are the replicas of a broker whose pattern several
-    match. `is_once`: what is listed elsewhere may be kept, for a look at one moment. Raises
-    `OptionError`, `NotAStore` for a pattern that no store matches.
+    A root without names is named after its last folder, with the folders above it if that name is
+    not unique; so are the replicas of a broker whose pattern matches several stores. `is_once`:
+    remote listings may be cached, for a look at one moment. Raises `OptionError`, `NotAStore` for a
+    pattern that matches no store.
     """
-    seen: dict[str, list[Entry]] | None = {} if is_once else None
+    listings: dict[str, list[Entry]] | None = {} if is_once else None
     replicas: list[Replica] = []
     unnamed: list[str] = []
     for piece in _listed(text, settings):
         name, root = _name(piece)
-        roots = _expanded(root, settings, seen)
+        roots = _expanded(root, settings, listings)
         if name is None:
             unnamed += roots
             replicas += [Replica("", "", one) for one in roots]
@@ -57,29 +58,29 @@ def parse_paths(text: str, settings: Settings = (), *, is_once: bool = False) ->
         names = {roots[0]: replica or broker} if len(roots) == 1 else _names(roots, frozenset())
         replicas += [Replica(broker, names[one], one) for one in roots]
     names = _names(unnamed, {one.broker for one in replicas if one.broker})
-    found = [
+    named = [
         each._replace(
             broker=each.broker or names[each.root],
             name=each.name or names[each.root],
-            storage=storage_of(each.root, settings, seen),
+            storage=storage_of(each.root, settings, listings),
         )
         for each in replicas
     ]
-    if not found:
+    if not named:
         raise OptionError(
             "option path is missing, or its list is empty: the root of a store, or"
             " broker/replica=root,..."
         )
-    _check_apart(found)
-    if len({(each.broker, each.name) for each in found}) < len(found):
+    _check_apart(named)
+    if len({(each.broker, each.name) for each in named}) < len(named):
         raise OptionError(
             f"two stores have the same name in path {text!r}: give them different names"
         )
-    return found
+    return named
 
 
 def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
-    """The pieces of a path, those of the files that list them in their place."""
+    """Yield the pieces of a path, with a file that lists stores replaced by its pieces."""
     for piece in _pieces(text, near):
         name, root = _name(piece)
         root = plain_path(root)
@@ -106,7 +107,7 @@ def _listed(text: str, settings: Settings, near: str = "") -> Iterator[str]:
 
 
 def _name(piece: str) -> tuple[str | None, str]:
-    """A piece as the name before its `=`, if it has one, and its root."""
+    """Split a piece into the name before its `=`, if it has one, and its root."""
     name, separator, root = piece.partition("=")
     is_path = name.startswith("/") or "://" in name or name.count("/") > 1
     if not separator or is_path or os.path.isdir(piece):
@@ -114,41 +115,45 @@ def _name(piece: str) -> tuple[str | None, str]:
     return name, root
 
 
-def _expanded(root: str, settings: Settings, seen: dict[str, list[Entry]] | None) -> list[str]:
-    """The stores that a pattern means; a root that is none as it is. Raises `NotAStore`."""
-    storage = storage_of(root, settings, seen)
+def _expanded(root: str, settings: Settings, listings: dict[str, list[Entry]] | None) -> list[str]:
+    """Expand a pattern to its stores; another root stays as it is. Raises `NotAStore`."""
+    storage = storage_of(root, settings, listings)
     choices = _choices(root)
     if not (_PATTERN & set(root) or choices != [root]) or storage.is_dir(root):
         return [root]
-    found = _found(storage, root)  # a directory may be called `{a,b}`
-    if not found and choices != [root]:
-        found = [*dict.fromkeys(chain(*(_found(storage, one) for one in choices)))]
+    directories = _matches(storage, root)  # a directory may be called `{a,b}`
+    if not directories and choices != [root]:
+        directories = [*dict.fromkeys(chain(*(_matches(storage, one) for one in choices)))]
     is_store = spread(
-        lambda one: storage.is_dir(f"{one}/commitlog"), found, is_local=storage.is_local
+        lambda root: storage.is_dir(f"{root}/commitlog"), directories, is_local=storage.is_local
     )
-    stores = [one for one, is_one in zip(found, is_store, strict=True) if is_one]
+    stores = [one for one, is_one in zip(directories, is_store, strict=True) if is_one]
     if not stores:
-        told = f"{len(found)} directories match, none has a commitlog" if found else "none is there"
-        raise NotAStore(f"path {root}: no store directory matches: {told}")
+        reason = (
+            f"{len(directories)} directories match, none has a commitlog"
+            if directories
+            else "none is there"
+        )
+        raise NotAStore(f"path {root}: no store directory matches: {reason}")
     return stores
 
 
 def _choices(pattern: str) -> list[str]:
-    """The patterns that one with `{a,b}` in it means."""
+    """Expand the `{a,b}` of a pattern to several patterns."""
     choice = _CHOICE.search(pattern)
     if choice is None:
         return [pattern]
-    before, behind = pattern[: choice.start()], pattern[choice.end() :]
-    found = (_choices(f"{before}{one}{behind}") for one in choice[1].split(","))
-    return [*dict.fromkeys(chain(*found))]
+    before, after = pattern[: choice.start()], pattern[choice.end() :]
+    expanded = (_choices(f"{before}{one}{after}") for one in choice[1].split(","))
+    return [*dict.fromkeys(chain(*expanded))]
 
 
-def _found(storage: Storage, pattern: str) -> list[str]:
+def _matches(storage: Storage, pattern: str) -> list[str]:
     """Directories that match a pattern."""
     if not _PATTERN & set(pattern):
         return [pattern] if storage.is_dir(pattern) else []
-    scheme, separator, rest = pattern.rpartition("://")
-    start, *parts = rest.split("/")
+    scheme, separator, path = pattern.rpartition("://")
+    start, *parts = path.split("/")
     if separator:
         start = f"{scheme}://{start}"
     elif start:
@@ -165,44 +170,45 @@ def _matching(storage: Storage, directory: str, parts: Sequence[str]) -> Iterato
     if not part or not _PATTERN & set(part):
         yield from _matching(storage, f"{directory}/{part}" if part else directory, rest)
         return
-    pattern = part.replace("[^", "[!")  # as Hadoop's, and Spark's, say it
+    pattern = part.replace("[^", "[!")  # the syntax of Hadoop and Spark
     for name in storage.folders(directory or "/"):
         if fnmatchcase(name, pattern) and (part.startswith(".") or not name.startswith(".")):
             yield from _matching(storage, f"{directory}/{name}", rest)
 
 
 def _check_apart(replicas: Sequence[Replica]) -> None:
-    """Raises `OptionError` where two of the directories have one log: its rows would be double."""
+    """Raise `OptionError` if two directories have the same log: its rows would be read twice."""
     logs: dict[object, Replica] = {}
     for replica in replicas:
         try:
-            found = replica.storage.identity(os.path.join(replica.root, "commitlog"))
+            identity = replica.storage.identity(os.path.join(replica.root, "commitlog"))
         except OSError:
-            continue  # told when it is read
-        other = logs.setdefault(found, replica)
+            continue  # reported when it is read
+        other = logs.setdefault(identity, replica)
         if other is not replica:
             raise OptionError(f"path: {other.root} and {replica.root} are one store: give it once")
 
 
 def _pieces(text: str, near: str) -> Iterator[str]:
-    """The directories of a path, with their names; a directory may have a comma in its own, or a
-    space at an end."""
+    """Yield the directories of a path, with their names. A directory's own name may have a comma in
+    it, or a space at an end."""
     pieces = text.split(",")
     while pieces:
         joined = ((length, ",".join(pieces[:length])) for length in range(len(pieces), 0, -1))
-        there = ((length, _as_there(piece, near)) for length, piece in joined)
-        length, found = next((one for one in there if one[1]), (0, ""))
+        existing = ((length, _as_existing(piece, near)) for length, piece in joined)
+        length, piece = next((one for one in existing if one[1]), (0, ""))
         if not length:  # a comma within `{a,b}` separates no pieces
             starts = ((n, ",".join(pieces[:n]).strip()) for n in range(1, len(pieces) + 1))
             whole = (one for one in starts if one[1].count("{") <= one[1].count("}"))
-            length, found = next(whole, (1, pieces[0].strip()))
+            length, piece = next(whole, (1, pieces[0].strip()))
         del pieces[:length]
-        if found:
-            yield found
+        if piece:
+            yield piece
 
 
-def _as_there(piece: str, near: str) -> str:
-    """A piece with those spaces around it that are of its name; empty where nothing is there."""
+def _as_existing(piece: str, near: str) -> str:
+    """Return a piece with the spaces around it that are part of an existing path; empty if no such
+    path exists."""
     if len(piece) > PATH_MAX:
         return ""
     for one in dict.fromkeys((piece.lstrip(), piece.strip(), piece)):
@@ -214,7 +220,7 @@ def _as_there(piece: str, near: str) -> str:
 
 
 def _names(roots: Sequence[str], taken: Set[str]) -> dict[str, str]:
-    """Directories without names, called so that no two are one broker, and none is in `taken`."""
+    """Name directories so that no two brokers have the same name, and none is in `taken`."""
     parts = {root: _parts(root) for root in roots}
     most = max(map(len, parts.values()), default=1)
     names: dict[str, str] = {}
@@ -235,7 +241,7 @@ def _names(roots: Sequence[str], taken: Set[str]) -> dict[str, str]:
 
 
 def _numbered(parts: Mapping[str, Sequence[str]], taken: Set[str]) -> dict[str, str]:
-    """Names of directories that differ only in what does not fit in a name."""
+    """Name directories that differ only in characters that a name cannot have."""
     most = max(map(len, parts.values()))
     depths = (
         n for n in range(1, most) if len({(*one[-n:],) for one in parts.values()}) == len(parts)
@@ -244,8 +250,8 @@ def _numbered(parts: Mapping[str, Sequence[str]], taken: Set[str]) -> dict[str, 
     names: dict[str, str] = {}
     for root, one in parts.items():
         name = _UNFIT.sub("-", "-".join(one[-depth:]).strip())
-        others = (f"{name}-{number}" for number in count(2))
-        free = (each for each in chain([name], others) if each not in {*taken, *names.values()})
+        numbered = (f"{name}-{number}" for number in count(2))
+        free = (each for each in chain([name], numbered) if each not in {*taken, *names.values()})
         names[root] = next(free)
     return names
 

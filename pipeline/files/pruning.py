@@ -1,8 +1,7 @@
-"""Which segments a read may leave out, by their statistics, and the check that it was right to.
+"""Skip segments by their statistics, and check that the statistics still match.
 
-What is planned as left out is not forgotten: a few tasks look at the two records by which each such
-segment is known, and read those that are not what the statistics are of. So a stale file of
-statistics costs time, and never a row.
+A few tasks check skipped segments: they compare two records of each with the statistics, and read
+the segments that differ. So a stale file of statistics costs time, and never a row.
 """
 
 import logging
@@ -43,25 +42,25 @@ from rocketbed.pipeline.options import Options
 logger = logging.getLogger("rocketbed.pipeline")
 
 SEGMENTS: Final = 1000
-"""That one task looks at: 10 ms here, some seconds elsewhere."""
+"""Segments that one task checks: 10 ms for local files, some seconds for remote ones."""
 MAKE: Final = "`rocketbed pipeline stats` makes them anew"
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Segments that hold nothing of what is asked for, if they are what they were."""
+    """Segments that hold no selected record, if they still match their statistics."""
 
     segments: tuple[tuple[Split, Seen], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is believed of one store. By a segment's first offset."""
+    """Usable statistics of one store, by the first offset of a segment."""
 
     holds: Mapping[int, bool]
-    """Whether anything that is asked for may be in it."""
+    """True for segments that may hold selected records."""
     seen: Mapping[int, Seen]
-    """Of those that hold nothing."""
+    """Identifying records of the segments without selected records."""
 
 
 NOTHING: Final = Known({}, {})
@@ -70,9 +69,9 @@ NOTHING: Final = Known({}, {})
 def known_segments(
     replicas: Sequence[Replica], options: Options, wanted: Wanted
 ) -> dict[Replica, Known]:
-    """What the statistics say of each store. What cannot be used of them is told.
+    """Load the usable statistics of each store; warns of unusable ones.
 
-    Raises `OptionError` for a place that can never have any.
+    Raises `OptionError` for a location that can never have statistics.
     """
     if not options.stats:
         return {}
@@ -81,16 +80,18 @@ def known_segments(
     content = (wanted.topics, wanted.pattern, wanted.start_ms, wanted.end_ms)
     if all(each is None for each in content):
         if storage.is_local and not storage.is_dir(directory):
-            # With something to leave out that is told for each store.
+            # With a selection this is reported for each store.
             logger.warning("option stats: %s is not there; %s", directory, MAKE)
         return {}
     is_local = storage.is_local and all(one.storage.is_local for one in replicas)
-    found = spread(lambda one: _known(one, storage, directory, wanted), replicas, is_local=is_local)
-    return dict(zip(replicas, found, strict=True))
+    loaded = spread(
+        lambda one: _known(one, storage, directory, wanted), replicas, is_local=is_local
+    )
+    return dict(zip(replicas, loaded, strict=True))
 
 
 def parts_of(planned: Sequence[Split], known: Known) -> list[Split | LeftOut]:
-    """The splits that have to be read, then those of segments that hold nothing, many a part."""
+    """Return the splits to read, then the parts of skipped segments, many segments in each."""
     out = [
         (split, known.seen[split.base])
         for split in planned
@@ -106,7 +107,7 @@ def parts_of(planned: Sequence[Split], known: Known) -> list[Split | LeftOut]:
 def read_left_out(
     part: LeftOut, schema: pyarrow.Schema, options: Options, wanted: Wanted
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Rows of the segments that are not what they were; of all others none."""
+    """Read the rows of skipped segments that no longer match their statistics."""
     is_local = part.segments[0][0].replica.storage.is_local
     is_same = spread(lambda one: _is_same(*one), part.segments, is_local=is_local)
     for (split, _), same in zip(part.segments, is_same, strict=True):
@@ -121,32 +122,32 @@ def read_left_out(
             yield from batches(split, schema, options, wanted)
 
 
-def _is_same(split: Split, was: Seen) -> bool:
-    return seen(split.replica, split.file, was.first_offset, was.last_offset) == was
+def _is_same(split: Split, expected: Seen) -> bool:
+    return seen(split.replica, split.file, expected.first_offset, expected.last_offset) == expected
 
 
 def _is_deleted(split: Split) -> bool:
-    """Whether only the file is gone: a machine may not have the store at all."""
+    """True if only the file was deleted: a machine may not have the store at all."""
     storage = split.replica.storage
     return not storage.is_file(split.path) and storage.is_dir(os.path.dirname(split.path))
 
 
 def _place(directory: str, options: Options) -> Storage:
-    """Where the option says. Raises `OptionError`."""
-    expected = f"option stats={options.stats!r}: expected the --out of `rocketbed pipeline stats`"
+    """Return the storage of the option `stats`. Raises `OptionError`."""
+    problem = f"option stats={options.stats!r}: expected the --out of `rocketbed pipeline stats`"
     try:
         storage = storage_of(directory, options.fs)
     except StorageError as exc:
-        raise OptionError(f"{expected}; {exc}") from None
+        raise OptionError(f"{problem}; {exc}") from None
     if isinstance(storage, RemoteStorage):
         try:
             storage.at(directory)
         except UnknownScheme as exc:
-            raise OptionError(f"{expected}; {exc}") from None
+            raise OptionError(f"{problem}; {exc}") from None
         except StorageError:
-            pass  # for the moment: told for each store, which is read without them
+            pass  # reported for each store, which is read without statistics
     elif storage.is_file(directory) or ":" in directory.partition("/")[0]:
-        raise OptionError(f"{expected}: a directory, or SCHEME://...")
+        raise OptionError(f"{problem}: a directory, or SCHEME://...")
     return storage
 
 
@@ -156,48 +157,48 @@ def _known(replica: Replica, storage: Storage, directory: str, wanted: Wanted) -
     try:
         table = believed(load(storage, path, store, _columns(wanted)))
     except (Unusable, StorageError) as exc:
-        why = exc if isinstance(exc, Unusable) else f"not readable: {exc}"
+        reason = exc if isinstance(exc, Unusable) else f"not readable: {exc}"
         logger.warning(
-            "%s: read without statistics, since those in %s are %s; %s", store, path, why, MAKE
+            "%s: read without statistics, since those in %s are %s; %s", store, path, reason, MAKE
         )
         return NOTHING
     files = {file.start: file for file in used_files(replica)[:-1]}
     may_hold = _holding(table, wanted)
     holds: dict[int, bool] = {}
     places: dict[int, Seen] = {}
-    other = 0
+    changed = 0
     rows = zip(
         *(table[name].to_pylist() for name in ("segment", "size", *Seen._fields)), strict=True
     )
-    for number, (segment, size, *was) in enumerate(rows):
+    for number, (segment, size, *identity) in enumerate(rows):
         if segment not in files or files[segment].size != size:
-            other += segment in files
+            changed += segment in files
             continue
         holds[segment] = number in may_hold
         if not holds[segment]:
-            places[segment] = Seen(*was)
-    if other:
+            places[segment] = Seen(*identity)
+    if changed:
         logger.warning(
             "%s: %d segments are not as long as their statistics say: read without them; %s",
             store,
-            other,
+            changed,
             MAKE,
         )
     last = max(places, default=None)
     if last is not None and seen(replica, files[last], *places[last][:2]) != places[last]:
-        what = f"{files[last].path} is not the segment that the statistics in {path} are of"
-        logger.warning("%s: read without them, since %s; %s", store, what, MAKE)
+        problem = f"{files[last].path} is not the segment that the statistics in {path} are of"
+        logger.warning("%s: read without them, since %s; %s", store, problem, MAKE)
         return NOTHING
     return Known(holds, places)
 
 
 def _columns(wanted: Wanted) -> list[str]:
-    """What it takes to tell: lists of topics may be long."""
+    """Columns that the selection needs: lists of topics may be long."""
     has_times = wanted.start_ms is not None or wanted.end_ms is not None
-    found = ["topic"] * _needs_topics(wanted) + ["oldest_ms", "youngest_ms"] * has_times
+    names = ["topic"] * _needs_topics(wanted) + ["oldest_ms", "youngest_ms"] * has_times
     if _needs_topics(wanted):
-        found = [f"topics.list.element.{name}" for name in found]
-    return ["segment", "size", "is_full", "damaged", *Seen._fields, *found]
+        names = [f"topics.list.element.{name}" for name in names]
+    return ["segment", "size", "is_full", "damaged", *Seen._fields, *names]
 
 
 def _needs_topics(wanted: Wanted) -> bool:
@@ -205,20 +206,22 @@ def _needs_topics(wanted: Wanted) -> bool:
 
 
 def _holding(table: pyarrow.Table, wanted: Wanted) -> set[int]:
-    """Numbers of the rows that have what is asked for: a topic at a time, or any at a time."""
+    """Numbers of the rows with selected records: a topic within the times, or any within them."""
     masks = []
-    rows, of = numbers(numpy.arange(table.num_rows)), table
+    rows, rows_by_topic = numbers(numpy.arange(table.num_rows)), table
     if _needs_topics(wanted):
         lists = table["topics"].combine_chunks()
         rows = compute.list_parent_indices(lists)
-        of = pyarrow.Table.from_struct_array(lists.flatten())
-        names = of["topic"].combine_chunks()
-        asked = [n for n, name in enumerate(names.dictionary.to_pylist()) if wanted.has_topic(name)]
+        rows_by_topic = pyarrow.Table.from_struct_array(lists.flatten())
+        names = rows_by_topic["topic"].combine_chunks()
+        selected = [
+            n for n, name in enumerate(names.dictionary.to_pylist()) if wanted.has_topic(name)
+        ]
         masks.append(
-            compute.is_in(names.indices, value_set=numbers(numpy.array(asked, numpy.int32)))
+            compute.is_in(names.indices, value_set=numbers(numpy.array(selected, numpy.int32)))
         )
     if wanted.start_ms is not None:
-        masks.append(compute.greater_equal(of["youngest_ms"], scalar(wanted.start_ms)))
+        masks.append(compute.greater_equal(rows_by_topic["youngest_ms"], scalar(wanted.start_ms)))
     if wanted.end_ms is not None:
-        masks.append(compute.less(of["oldest_ms"], scalar(wanted.end_ms)))
+        masks.append(compute.less(rows_by_topic["oldest_ms"], scalar(wanted.end_ms)))
     return set(compute.unique(rows.filter(reduce(compute.and_, masks))).to_pylist())

@@ -1,4 +1,4 @@
-"""What a batch read does, without Spark: plans its parts, then reads each of them."""
+"""Batch reads over files, without Spark: plan the parts, then read each of them."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,19 +37,19 @@ from rocketbed.pipeline.options import Options
 logger = logging.getLogger("rocketbed.pipeline")
 
 TASKS_MAX = 1_000_000
-"""Splits of a read, which the driver holds in memory."""
+"""Maximum number of splits of a read, which the driver holds in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be read, and what is wanted of it."""
+    """Plan of a batch read: options, and the selection of records."""
 
     options: Options
     wanted: Wanted = field(default_factory=Wanted)
 
     @classmethod
     def of(cls, options: Options) -> "Plan":
-        """The plan that the options ask for. Raises `OptionError`."""
+        """Make the plan for options. Raises `OptionError`."""
         if (options.starting_offsets, options.ending_offsets) != ("earliest", "latest"):
             raise OptionError(
                 "startingOffsets and endingOffsets of a batch read are for endpoints; over path"
@@ -58,7 +58,8 @@ class Plan:
         return cls(options, Wanted.of(options))
 
     def splits(self) -> list[Any]:
-        """What each task reads: splits of all replicas up to what is confirmed, or a view's parts.
+        """Plan the parts of tasks: splits of all replicas up to the confirmed end, or parts of a
+        view.
 
         Raises `NotAStore`, `OptionError`.
         """
@@ -69,7 +70,7 @@ class Plan:
             tell_overlaps(replica)
         empty = [replica for replica in replicas if is_empty(replica)]
         for replica in empty:
-            logger.warning("%s: the log is empty%s", replica.root, self._so(replica, replicas))
+            logger.warning("%s: the log is empty%s", replica.root, self._effect(replica, replicas))
         if len(empty) < len(replicas):
             self._tell_late_start(max(end for _, end in ends))
         if options.view != "records":
@@ -77,11 +78,11 @@ class Plan:
             check_topics(replicas, options.topics, options.topics_pattern, empty)
             return parts
         check_topics(replicas, options.topics, options.topics_pattern, empty)
-        found: list[Split | LeftOut] = []
+        parts_found: list[Split | LeftOut] = []
         known = known_segments(replicas, options, wanted)
         split_bytes = self._split_bytes(ends, known)
         for replica, end in ends:
-            here = known.get(replica, NOTHING)
+            statistics = known.get(replica, NOTHING)
             planned = plan_splits(
                 [replica],
                 split_bytes=split_bytes,
@@ -90,14 +91,15 @@ class Plan:
                 durable=end,
                 start_ms=options.start_timestamp,
                 end_ms=options.end_timestamp,
-                holds=here.holds,
+                holds=statistics.holds,
             )
-            found += parts_of(planned, here)
-            found += self._misnamed(replica, end)
-        return found
+            parts_found += parts_of(planned, statistics)
+            parts_found += self._misnamed(replica, end)
+        return parts_found
 
     def _tell_late_start(self, end: int) -> None:
-        """One that begins where the longest log ends is one that waits for more."""
+        """Warn of a start after the end of all logs. A start at the end is a poll for new
+        records."""
         start = self.wanted.start_offset
         if start is not None and start > end:
             logger.warning(
@@ -109,7 +111,8 @@ class Plan:
     def _split_bytes(
         self, ends: Sequence[tuple[Replica, int]], known: Mapping[Replica, Known]
     ) -> int:
-        """`splitBytes`, or less for `minPartitions`. Raises `OptionError`: too little."""
+        """Return `splitBytes`, or less for `minPartitions`. Raises `OptionError` if it is too
+        little."""
         options, wanted = self.options, self.wanted
         total = 0
         for replica, end in ends:
@@ -129,29 +132,31 @@ class Plan:
         return size
 
     def _misnamed(self, replica: Replica, end: int) -> list[Split]:
-        """Segments under other names as holes of the log, if they are none yet. Raises `DataLost`
-        where it may."""
+        """Return segments with wrong names as gaps of the log, unless a gap covers them. Raises
+        `DataLost` if failOnDataLoss is set."""
         low, high = self.wanted.start_offset or 0, self.wanted.end_offset
         files = used_files(replica)
-        found = []
+        gaps = []
         for file in misnamed(replica, files):
             if file.end <= low or (high is not None and file.start >= high):
                 continue
             if self.options.fail_on_data_loss:
-                what = f"this is the file that holds it, under another name than {file.start:020d}"
-                raise DataLost(file.path, file.start, what)
-            there = max(files[-1].end, end) if files else end
-            if file.start >= there or (files and file.end <= files[0].start):
-                found.append(Split(replica, "", file.start, 0, file.size, file.size, is_tail=False))
-        return found
+                problem = (
+                    f"this is the file that holds it, under another name than {file.start:020d}"
+                )
+                raise DataLost(file.path, file.start, problem)
+            log_end = max(files[-1].end, end) if files else end
+            if file.start >= log_end or (files and file.end <= files[0].start):
+                gaps.append(Split(replica, "", file.start, 0, file.size, file.size, is_tail=False))
+        return gaps
 
-    def _so(self, empty: Replica, replicas: Sequence[Replica]) -> str:
-        """What follows for the other replicas of a broker, if there are any."""
-        others = [one.name for one in replicas if one.broker == empty.broker and one != empty]
-        if not others or self.options.read_uncommitted:
+    def _effect(self, empty: Replica, replicas: Sequence[Replica]) -> str:
+        """Describe the effect of an empty replica on the other replicas of its broker, if any."""
+        names = [each.name for each in replicas if each.broker == empty.broker and each != empty]
+        if not names or self.options.read_uncommitted:
             return ""
         return (
-            f", so nothing is read of {', '.join(others)} of {empty.broker} either: only what all "
+            f", so nothing is read of {', '.join(names)} of {empty.broker} either: only what all "
             f"replicas hold is (readUncommitted=true reads more)"
         )
 
@@ -163,8 +168,8 @@ class Plan:
         return read_view(part, schema, self.options, self.wanted)
 
 
-def tell_rest(replica: Replica, end: int, own_end: int) -> None:
-    """Say in the log what is not read of a replica, since others lack it."""
+def warn_of_unread(replica: Replica, end: int, own_end: int) -> None:
+    """Warn of the records of a replica that are not read because others lack them."""
     if end < own_end:
         logger.warning(
             "%s: read up to %d of %d, since not all replicas of %s that are listed hold the rest"
@@ -179,33 +184,33 @@ def tell_rest(replica: Replica, end: int, own_end: int) -> None:
 def read_ends(
     replicas: Sequence[Replica], read_uncommitted: bool = False
 ) -> list[tuple[Replica, int]]:
-    """Each replica with the physical offset at which reading it stops.
+    """Pair each replica with the physical offset at which reading it stops.
 
-    That is what all listed replicas of its broker hold, or its own last good record. Where a mark,
-    or bytes that stand there, say that more had been on disk, it is the end of that: what is no
-    record then is shown as torn.
+    That is the end that all listed replicas of its broker hold, or its own last good record. If a
+    mark of the store, or bytes after that record, show that more had been on disk, it is the end of
+    those bytes: they are shown as torn.
     """
     is_local = all(replica.storage.is_local for replica in replicas)
     own = dict(zip(replicas, spread(data_end, replicas, is_local=is_local), strict=True))
-    found = []
+    ends = []
     for replica in replicas:
         end = own[replica]
         if not read_uncommitted:
-            end = min(own[other] for other in replicas if other.broker == replica.broker)
-        tell_rest(replica, end, own[replica])
-        found.append((replica, end))
-    return spread(lambda one: _judged(*one, own[one[0]]), found, is_local=is_local)
+            end = min(own[each] for each in replicas if each.broker == replica.broker)
+        warn_of_unread(replica, end, own[replica])
+        ends.append((replica, end))
+    return spread(lambda pair: _judged(*pair, own[pair[0]]), ends, is_local=is_local)
 
 
 def _judged(replica: Replica, end: int, own: int) -> tuple[Replica, int]:
-    """The end of a replica whose records end at `own`, of which up to `end` is to be read."""
+    """Extend the end of a replica whose records end at `own` by damaged bytes after them."""
     if end == own:
         end = max(written_end(replica, used_files(replica), end), durable_offset(replica))
     return replica, end
 
 
 def is_empty(replica: Replica) -> bool:
-    """Whether no byte was ever stored in a replica's log, or all of it is gone."""
+    """True if a replica's log never had data, or all of it was deleted."""
     files = used_files(replica)
     if len(files) != 1:
         return not files

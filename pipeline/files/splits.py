@@ -1,7 +1,7 @@
-"""Which bytes of which files a task reads.
+"""Splits: the bytes of a file that a task reads.
 
-A task owns the records that *begin* in its stretch, and reads past the end to finish the last of
-them. So any cut of a log into stretches gives every record once, wherever it falls.
+A task owns the records that *begin* in its stretch, and reads past the end to finish the last one.
+So any division of a log into stretches yields every record once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,13 +43,13 @@ __all__ = [
 ]
 
 CLOCK_MARGIN_MS: Final = 600_000
-"""Store times grow along the log but for clocks that were set back; a file is left out for its time
-only when this is far from what is asked for."""
+"""Margin for clocks that were set back, without which store times would grow along the log. A file
+is skipped only if its times are this far outside of the requested ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one task reads: records that begin in `[start, end)` of one file of one replica.
+    """Share of one task: the records that begin in `[start, end)` of one file of one replica.
 
     `start`, `end` and `size` are bytes from the file's first; `base` is that byte's physical
     offset.
@@ -57,43 +57,42 @@ class Split:
 
     replica: Replica
     path: str
-    """Empty for a hole in the row of files: `[base, base + end)` is missing."""
+    """Path of the file; empty for a gap between files: `[base, base + end)` is missing."""
     base: int
     start: int
     end: int
     size: int
     """Length of the file when the read was planned."""
     is_tail: bool
-    """Whether no later file holds records: only there the log may end."""
+    """True if no later file holds records: only there the log may end."""
     durable: int = UNKNOWN
-    """Physical offset up to which the log is known to have been on disk; -1: nobody knows."""
+    """Physical offset up to which the log is known to have been on disk; -1: unknown."""
     is_aligned: bool = False
-    """Whether a record is known to begin at `start`."""
+    """True if a record is known to begin at `start`."""
 
     @property
     def file(self) -> SegmentFile:
-        """As it was listed."""
+        """File of the split, as it was listed."""
         return SegmentFile(self.base, self.path, self.size)
 
     @property
     def is_full(self) -> bool:
-        """Whether it is up to the end of a file behind which the log goes on: bytes that no broker
-        changes any more."""
+        """True if the split ends with its file and the log goes on in the next file: no broker
+        changes these bytes any more."""
         return not self.is_tail and self.end == self.size
 
     def segment(self, *, window: int = WINDOW) -> Segment:
-        """Its file, open. Raises `DataLost`."""
+        """Open the file of the split. Raises `DataLost`."""
         storage = self.replica.storage
         return Segment(self.path, self.base, self.size, window=window, storage=storage)
 
 
 def data_end(replica: Replica, since: int | None = None) -> int:
-    """Physical offset behind the last good record of a replica.
+    """Physical offset after the last good record of a replica.
 
-    Reads the last file that holds anything, from the last record in it that a consume queue knows
-    or from `since` on, a record's start that an earlier call gave; the files before it not at all.
-    A live log may be longer a moment later.
-    """
+    Reads only the last file with data, from the last record in it that a consume queue points at,
+    or from `since`, the start of a record by an earlier call. A live log may be longer a moment
+    later."""
     files = log_files(replica)
     durable = durable_offset(replica)
     for file in reversed(files):
@@ -115,19 +114,19 @@ def last_store_ms(replica: Replica, end: int) -> int | None:
         if file.start < end <= file.end:
             with replica.segment(file) as segment:
                 start = queue_anchor(replica, segment, end - file.start - 1)
-                found = None
+                stored_ms = None
                 for item in Scan(segment, start, end - file.start):
                     if isinstance(item, Frame):
-                        found = int(item.field("store_ms")[-1])
-                return found
+                        stored_ms = int(item.field("store_ms")[-1])
+                return stored_ms
     return None
 
 
 def confirmed_end(replicas: Sequence[Replica], since: int | None = None) -> int:
-    """Physical offset, at a record's end, up to which every one of a broker's replicas has the log.
+    """Physical offset, at a record's end, up to which all of a broker's replicas have the log.
 
-    In classic mode nothing on disk says what a cluster promised; what all replicas hold is what
-    no failover among them can take away. One replica alone: its own end.
+    In classic mode nothing on disk says what is confirmed; no failover among these replicas can
+    remove records that all of them hold. For one replica alone it is its own end.
     """
     return min(data_end(replica, since) for replica in replicas)
 
@@ -140,23 +139,24 @@ def aligned_end(
     rows_max: int | None = None,
     limit: int | None = None,
 ) -> int:
-    """Where a stretch from `start` (a record's start) ends after at most so many bytes and rows.
+    """Return the end of a stretch from `start` (a record's start) of at most so many bytes and
+    rows.
 
-    A record's end, never behind `limit`, which it is where no record is left before that; at least
-    one record, however long, while there is one.
+    The end is a record's end, at most `limit`, and `limit` itself if no record is left before it.
+    The stretch has at least one record, however long, if there is one.
     """
     target = start + bytes_max
     rows_left = rows_max
     reached = start
     for split in plan_splits([replica], start=start, end=limit, is_aligned=True):
         for ends in _ends(split):
-            taken = max(int(numpy.searchsorted(ends, target, "right")), int(reached == start))
+            count = max(int(numpy.searchsorted(ends, target, "right")), int(reached == start))
             if rows_left is not None:
-                taken = min(taken, rows_left)
-                rows_left -= taken
-            if taken:
-                reached = int(ends[taken - 1])
-            if taken < len(ends) or rows_left == 0:
+                count = min(count, rows_left)
+                rows_left -= count
+            if count:
+                reached = int(ends[count - 1])
+            if count < len(ends) or rows_left == 0:
                 return reached
     return max(reached, limit or 0)
 
@@ -173,30 +173,30 @@ def plan_splits(
     durable: int | None = None,
     holds: Mapping[int, bool] | None = None,
 ) -> list[Split]:
-    """Splits of the log between two physical offsets (None: all there is), in order.
+    """Divide the log between two physical offsets (None: its start or end) into splits, in order.
 
-    `is_aligned`: a record begins at `start`. `durable`: up to where there must be records (None:
-    what the store's own marks say). `start_ms` leaves out files whose follower's first
-    record was stored over ten minutes before it, `end_ms` files that began ten minutes after.
-    `holds`: by their first offset, files of which it is known whether they hold anything of what is
-    asked for; those are not looked at for their times, and a file that holds nothing is not cut.
+    `is_aligned`: a record begins at `start`. `durable`: offset up to which there must be records
+    (None: by the store's own marks). `start_ms` skips files if the first record of the next file
+    was stored over ten minutes before it, `end_ms` files that began ten minutes after it.
+    `holds`: for files whose content is known, by first offset, True if they hold selected records;
+    their times are not checked, and a file without selected records stays one split.
     """
-    found: list[Split] = []
+    splits: list[Split] = []
     for replica in replicas:
         mark = durable_offset(replica) if durable is None else durable
-        found += _splits_of(
+        splits += _splits_of(
             replica, split_bytes, start, end, is_aligned, start_ms, end_ms, mark, holds or {}
         )
-    return found
+    return splits
 
 
 def scan_split(segment: Segment, split: Split, start: int, *, rows: int = 4096) -> Scan:
-    """The scan of a split from `start`, a record's start, on."""
+    """Make the scan of a split from `start`, a record's start."""
     return Scan(segment, start, split.end, rows=rows, is_tail=split.is_tail, durable=split.durable)
 
 
 def _ends(split: Split) -> Iterator["numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]"]:
-    """Offsets behind each record and each corrupt range of a split that begins at a record."""
+    """Offsets after each record and each corrupt range of a split that begins at a record."""
     if not split.path:
         yield numpy.array([split.base + split.end])
         return
@@ -206,7 +206,7 @@ def _ends(split: Split) -> Iterator["numpy.ndarray[tuple[int], numpy.dtype[numpy
 
 
 def _start_within(segment: Segment, replica: Replica, since: int | None, durable: int) -> int:
-    """A record's start in the file, as late as is known."""
+    """Latest position in the file at which a record is known to start."""
     if since is not None:
         return min(max(since - segment.base, 0), segment.size)
     limit = segment.size
@@ -216,7 +216,7 @@ def _start_within(segment: Segment, replica: Replica, since: int | None, durable
 
 
 def _end_within(segment: Segment, start: int, durable: int) -> int:
-    """Position behind the last good record at or behind `start`, 0 when there is none."""
+    """Position after the last good record at or after `start`; 0 if there is none."""
     scan = Scan(segment, start, segment.size, durable=durable)
     end = start
     for item in scan:
@@ -235,7 +235,7 @@ def _end_within(segment: Segment, start: int, durable: int) -> int:
 
 
 def _last_good(frame: Frame) -> int:
-    """How many records stand up to the last good one."""
+    """Number of records up to the last good one."""
     for number in range(frame.count - 1, -1, -1):
         if _is_good(frame, number):
             return number + 1
@@ -243,7 +243,7 @@ def _last_good(frame: Frame) -> int:
 
 
 def _leading_good(frame: Frame, durable: int) -> int:
-    """How many records stand before the first bad one behind what is known to be on disk."""
+    """Number of records before the first bad one after the part known to be on disk."""
     for number in range(frame.count):
         if int(frame.ends[number]) > durable and not _is_good(frame, number):
             return number
@@ -268,11 +268,11 @@ def _splits_of(
     holds: Mapping[int, bool],
 ) -> list[Split]:
     files = used_files(replica)
-    found: list[Split] = []
+    splits: list[Split] = []
     listed = listed_files(replica)
     if files and listed[0].start < files[0].start:  # an empty file: deletion takes whole ones
         near = Split(replica, "", files[0].start, 0, 0, 0, is_tail=False)
-        found += _hole(near, listed[0].start, start, end)
+        splits += _hole(near, listed[0].start, start, end)
     left_out = _out_of_time(replica, files, start_ms, end_ms, holds)
     for number, file in enumerate(files):
         is_tail = number + 1 == len(files)
@@ -280,14 +280,14 @@ def _splits_of(
         high = file.end if end is None else min(end, file.end)
         whole = Split(replica, file.path, file.start, 0, file.size, file.size, is_tail, durable)
         if number and files[number - 1].end < file.start:
-            found += _hole(whole, files[number - 1].end, start, end)
+            splits += _hole(whole, files[number - 1].end, start, end)
         if low >= high or number in left_out:
             continue
         aligned = low == file.start or is_aligned
         step = split_bytes if holds.get(file.start, True) else high - low
         for at in range(low, high, step):
             stop = min(high, at + step)
-            found.append(
+            splits.append(
                 replace(
                     whole,
                     start=at - file.start,
@@ -295,15 +295,15 @@ def _splits_of(
                     is_aligned=aligned and at == low,
                 )
             )
-    there = files[-1].end if files else 0
-    if there < durable:
+    log_end = files[-1].end if files else 0
+    if log_end < durable:
         near = Split(replica, "", durable, 0, 0, 0, is_tail=False)
-        found += _hole(near, there, start, end)
-    return found
+        splits += _hole(near, log_end, start, end)
+    return splits
 
 
 def _hole(near: Split, begin: int, start: int | None, end: int | None) -> list[Split]:
-    """A split for the files missing between `begin` and a file, if they are asked for."""
+    """Make a split for the files missing between `begin` and a file, if they are in the range."""
     low = begin if start is None else max(start, begin)
     high = near.base if end is None else min(end, near.base)
     if low >= high:
@@ -312,7 +312,7 @@ def _hole(near: Split, begin: int, start: int | None, end: int | None) -> list[S
 
 
 def used_files(replica: Replica) -> list[SegmentFile]:
-    """Files of the log up to the last that holds anything: later ones are only prepared."""
+    """Files of the log up to the last one with data: later ones are only preallocated."""
     files = list(log_files(replica))
     while len(files) > 1:
         last = files[-1]
@@ -330,28 +330,30 @@ def _out_of_time(
     end_ms: int | None,
     holds: Mapping[int, bool],
 ) -> set[int]:
-    """Numbers of the files that hold nothing of a range of times, of those that are not known."""
+    """Numbers of the files that hold nothing in a range of times, among those not in `holds`."""
     if start_ms is None and end_ms is None:
         return set()
     unknown = {number for number, file in enumerate(files) if file.start not in holds}
-    asked = sorted(unknown | {number + 1 for number in unknown if number + 1 < len(files)})
+    to_check = sorted(unknown | {number + 1 for number in unknown if number + 1 < len(files)})
     is_local = replica.storage.is_local
-    begun = spread(lambda number: _first_store_ms(replica, files[number]), asked, is_local=is_local)
-    found: set[int] = set()
-    for number, at in zip(asked, begun, strict=True):
+    begun = spread(
+        lambda number: _first_store_ms(replica, files[number]), to_check, is_local=is_local
+    )
+    numbers: set[int] = set()
+    for number, at in zip(to_check, begun, strict=True):
         if at is None:
             continue
         if number and start_ms is not None and at < start_ms - CLOCK_MARGIN_MS:
-            found.add(number - 1)
+            numbers.add(number - 1)
         if end_ms is not None and at >= end_ms + CLOCK_MARGIN_MS:
-            found.add(number)
-    return found & unknown
+            numbers.add(number)
+    return numbers & unknown
 
 
 def _first_store_ms(replica: Replica, file: SegmentFile) -> int | None:
     """Store time of the first record of a file; None where the second one's is far from it.
 
-    No checksum covers them: one alone, which may be damaged, decides nothing.
+    No checksum covers store times: a single one may be damaged, and decides nothing.
     """
     with replica.segment(file, window=WINDOW_MIN) as segment:
         for item in Scan(segment, 0, segment.size, rows=2):

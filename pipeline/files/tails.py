@@ -1,7 +1,7 @@
-"""What a log holds that no reading of its records from the first to the last comes upon.
+"""Find bytes of a log that a scan of its records does not reach.
 
-Bytes behind the last record, and whole segments that are not called by their first offset. Either
-can be the trace of a crash, or of damage: what tells is said here, once for all readers.
+These are bytes after the last record, and whole segments that are not named by their first offset.
+Both can be traces of a crash, or damage; this module decides which, for all readers.
 """
 
 import logging
@@ -30,92 +30,94 @@ _HEAD: Final = 40
 _OFFSET_AT: Final = slice(28, 36)
 
 
-class Behind(NamedTuple):
-    """Bytes behind a log's last record that are none."""
+class TailBytes(NamedTuple):
+    """Bytes after a log's last record that are not records."""
 
     end: int
-    """Physical offset behind the last that is not zero; the log's end where only the checkpoint
+    """Physical offset after the last byte that is not zero; the log's end if only the checkpoint
     knows of more."""
     is_damage: bool
-    """Whether no crash can have left them there."""
+    """True if no crash can have left them there."""
 
 
-def behind(replica: Replica, files: Sequence[SegmentFile], end: int) -> Behind | None:
-    """What stands behind a log's last record, which ends at `end`, or stood there, as consume
-    queues know; None: nothing.
+def bytes_after(replica: Replica, files: Sequence[SegmentFile], end: int) -> TailBytes | None:
+    """Return the bytes after a log's last record, which ends at `end`, or bytes that were there, as
+    consume queues know; None: nothing.
 
-    It is damage where the log holds no record at all, where a broker closed the store when a later
-    record was on disk (its checkpoint has the time of the last one), and where a file is gone that
-    queues or that time know records of, and one behind it, which was made later, is there. Anything
-    else can be a crash's: RocketMQ cuts log and queues without zeroing them. `files`: those of the
-    log up to the last that holds anything.
+    It is damage if the log holds no record at all, if a broker closed the store when a later record
+    was on disk (its checkpoint has the time of the last one), or if a file is missing of which
+    queues or that time know records, and a later file exists. Anything else can come from a crash:
+    RocketMQ truncates log and queues without zeroing them. `files`: the files of the log up to the
+    last one with data.
     """
     closed = closed_ms(replica)
     has_bytes = False
     pool = replica.storage.pool()
     try:
-        found = last_known(replica, pool, end, asks_all=closed is not None)
-        rest = [file for file in files if file.end > end]
-        for file in rest:
+        last_end = last_known(replica, pool, end, asks_all=closed is not None)
+        later_files = [file for file in files if file.end > end]
+        for file in later_files:
             low = max(end - file.start, 0)
             if pool.first_data(file.path, low, min(low + WINDOW_MIN, file.size)) is not None:
                 has_bytes = True
-                found = max(found, rest[-1].start + _data_size(pool, rest[-1]))
+                last_end = max(last_end, later_files[-1].start + _data_size(pool, later_files[-1]))
                 break
     finally:
         pool.close()
-    if found <= end and closed is None:
+    if last_end <= end and closed is None:
         return None
-    gap = _gap_behind(replica, end)
-    if found > end and gap:
-        return Behind(max(found, gap), True)
+    gap = _gap_after(replica, end)
+    if last_end > end and gap:
+        return TailBytes(max(last_end, gap), True)
     last = last_store_ms(replica, end)
     is_late = closed is not None and closed > (last or 0)
-    if found <= end:
-        return Behind(max(gap, end), gap > 0) if is_late else None
-    return Behind(found, is_late or (has_bytes and last is None))
+    if last_end <= end:
+        return TailBytes(max(gap, end), gap > 0) if is_late else None
+    return TailBytes(last_end, is_late or (has_bytes and last is None))
 
 
-def _gap_behind(replica: Replica, end: int) -> int:
-    """Where the files go on behind `end` after one or more that are gone; 0: nowhere."""
+def _gap_after(replica: Replica, end: int) -> int:
+    """Start of the next file after missing ones beyond `end`; 0 if none is missing."""
     files = log_files(replica)
     size = max((file.size for file in files), default=0)
     ends = [
-        two.start for one, two in pairwise(files) if end <= one.end and one.start + size < two.start
+        following.start
+        for file, following in pairwise(files)
+        if end <= file.end and file.start + size < following.start
     ]
     return ends[-1] if ends else 0
 
 
 def written_end(replica: Replica, files: Sequence[SegmentFile], end: int) -> int:
-    """Physical offset up to which a log has to be read although its records end at `end`: the end
-    of what is damage there. What may be a crash's is told in the log."""
-    found = behind(replica, files, end)
-    if found is None or data_end(replica) > end:  # a live log grew meanwhile
+    """Physical offset up to which a log is to be read although its records end at `end`: the end of
+    damaged bytes. Warns of bytes that may come from a crash."""
+    tail = bytes_after(replica, files, end)
+    if tail is None or data_end(replica) > end:  # a live log grew meanwhile
         return end
-    if text := traces(replica, end, found):
+    if text := traces(replica, end, tail):
         logger.warning("%s", text)
-    return found.end if found.is_damage else end
+    return tail.end if tail.is_damage else end
 
 
-def traces(replica: Replica, end: int, found: Behind) -> str:
-    """What is said of bytes behind a log's end that are no damage; empty where a mark says that
-    they never counted."""
-    if found.is_damage or durable_offset(replica) != UNKNOWN:
+def traces(replica: Replica, end: int, tail: TailBytes) -> str:
+    """Warning about bytes after a log's end that are not damage; empty if a mark shows that they
+    were never confirmed."""
+    if tail.is_damage or durable_offset(replica) != UNKNOWN:
         return ""
-    if found.end == end:
+    if tail.end == end:
         return (
             f"{replica.root}: the log ends at {end}, and a broker closed the store when a later"
             " record was on disk, as its checkpoint says: damage, unless the log was cut since"
             " (rocketbed store fsck looks closer)"
         )
     return (
-        f"{replica.root}: the log ends at {end}, and {found.end - end} bytes behind that are no"
+        f"{replica.root}: the log ends at {end}, and {tail.end - end} bytes behind that are no"
         " record, or are gone: a crash's traces, or damage (rocketbed store fsck looks closer)"
     )
 
 
 def tell_overlaps(replica: Replica) -> None:
-    """Say in the log which files of a log are longer than the distance to the next one."""
+    """Warn of files of a log that are longer than the distance to the next one."""
     files = listed_files(replica)
     for file, following in pairwise(files):
         if file.end > following.start:
@@ -127,9 +129,10 @@ def tell_overlaps(replica: Replica) -> None:
 
 
 def misnamed(replica: Replica, files: Sequence[SegmentFile]) -> list[SegmentFile]:
-    """Files of the log's directory whose first record says that they are segments, and whose names
-    do not; each with the start that the record claims. Copies of `files`, the log's, are none."""
-    found: list[SegmentFile] = []
+    """Return files of the log's directory whose first record shows that they are segments, and
+    whose names do not fit; each with the start that the record claims. Copies of `files`, the
+    log's, are not returned."""
+    segments: list[SegmentFile] = []
     pool = replica.storage.pool()
     try:
         directory = os.path.join(replica.root, "commitlog")
@@ -139,10 +142,10 @@ def misnamed(replica: Replica, files: Sequence[SegmentFile]) -> list[SegmentFile
             start = int.from_bytes(head[_OFFSET_AT], "big", signed=True)
             is_copy = any(one.start <= start < one.end for one in files)
             if start >= 0 and claims(head, 0, start) and not is_copy:
-                found.append(SegmentFile(start, entry.path, entry.size))
+                segments.append(SegmentFile(start, entry.path, entry.size))
     finally:
         pool.close()
-    return found
+    return segments
 
 
 def _data_size(pool: FilePool, file: SegmentFile) -> int:

@@ -17,7 +17,7 @@ from rocketbed.pipeline.errors import Condition
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.decode import batches
 from rocketbed.pipeline.files.paths import parse_paths
-from rocketbed.pipeline.files.reading import tell_rest
+from rocketbed.pipeline.files.reading import warn_of_unread
 from rocketbed.pipeline.files.replicas import first_offset
 from rocketbed.pipeline.files.splits import (
     NotAStore,
@@ -29,7 +29,7 @@ from rocketbed.pipeline.files.splits import (
     plan_splits,
     used_files,
 )
-from rocketbed.pipeline.files.tails import Behind, behind, misnamed, traces
+from rocketbed.pipeline.files.tails import TailBytes, bytes_after, misnamed, traces
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
     EARLIEST,
@@ -105,7 +105,7 @@ class PhysicalLog:
         """Ends of all logs when the last batch was planned."""
         self._held_up: dict[str, float] = {}
         self._close_looks: dict[Replica, _CloseLook] = {}
-        self._suspect: dict[Replica, Behind] = {}
+        self._suspect: dict[Replica, TailBytes] = {}
         """Bytes after the log's end, as the last close look saw them."""
         self._reported: dict[Replica, str] = {}
         """Last warning about bytes after the log's end."""
@@ -158,7 +158,7 @@ class PhysicalLog:
             own = self._patiently(name, _own_ends)
             target[name] = end = self._shared(own.values())
             for replica, own_end in own.items():
-                tell_rest(replica, end, own_end)
+                warn_of_unread(replica, end, own_end)
         self._target = target
 
     def latest(
@@ -270,7 +270,7 @@ class PhysicalLog:
         condition = Condition.DATA_LOSS
         for file in misnamed(replica, log_files(replica)):
             problem = f"{file.path} is a segment, and not called {file.start:020d}"
-        tail = behind(replica, used_files(replica), at)
+        tail = bytes_after(replica, used_files(replica), at)
         if tail is None:
             self._suspect.pop(replica, None)
         elif self._suspect.get(replica) == tail or self._target is not None:
