@@ -43,22 +43,24 @@ def read(
 
 
 def lag(progress: Mapping[str, Any] | None) -> dict[str, int]:
-    """How far a streaming query is behind, from its `lastProgress`: messages by queue, named
-    `broker|topic|number`, or bytes of log by broker. Empty before the first batch, and of a query
-    that reads something else."""
+    """Lag of a streaming query, from its `lastProgress`: messages by queue, named
+    `broker|topic|number`, or bytes of log by broker. Empty before the first batch, and for a
+    query that reads other sources."""
     import json
 
     from rocketbed.pipeline.streams.offsets import KINDS, StreamOffset, lags
 
-    found: dict[str, int] = {}
+    lag_by_name: dict[str, int] = {}
     for source in progress["sources"] if progress else ():
         at, newest = (
-            json.loads(one) if isinstance(one, str) else one
-            for one in (source["endOffset"], source["latestOffset"])
+            json.loads(offset) if isinstance(offset, str) else offset
+            for offset in (source["endOffset"], source["latestOffset"])
         )
         if newest and isinstance(at, dict) and at.get("kind") in KINDS:
-            found |= lags(*(StreamOffset.parse(one, at["kind"]) for one in (at, newest)))
-    return found
+            lag_by_name |= lags(
+                *(StreamOffset.parse(offset, at["kind"]) for offset in (at, newest))
+            )
+    return lag_by_name
 
 
 def _text(value: object) -> str:

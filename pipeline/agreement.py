@@ -1,4 +1,4 @@
-"""`--verify spark`: a run is checked a second time, by `pipeline verify` in its own process.
+"""`--verify spark`: check a run a second time, by `pipeline verify` in its own process.
 
 The two share the history and the files, and no code: one reads with the testbed's checkers, the
 other with Spark. So they have to agree. Where one finds something in a family of checks and the
@@ -27,22 +27,22 @@ UNIT: Final = "families of checks"
 VERIFY_FILE: Final = "verify.json"
 LOG_FILE: Final = "verify.log"
 END_S: Final = 30.0
-"""How long an interrupted `verify` may take to end."""
+"""Time that an interrupted `verify` has to end."""
 RAN: Final = (0, 1)
-"""Exit codes of a `verify` that could tell something."""
+"""Exit codes of a `verify` that reached a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Checks of both sides that see the same defects."""
+    """Checks of both sides that find the same defects."""
 
     name: str
     spark: tuple[str, ...]
     plain: tuple[str, ...]
     is_counted: bool = False
-    """Whether both count the same things, so that the counts have to agree too."""
+    """True if both count the same things, so that the counts have to agree too."""
     behind_damage: bool = False
-    """Whether one side may see damaged records where the other sees none there."""
+    """True if one side may find damaged records where the other finds none."""
 
 
 FAMILIES: Final = (
@@ -59,7 +59,7 @@ FAMILIES: Final = (
 def second_judge(
     verify: str | None, say: Callable[[str], None]
 ) -> Callable[[Path, Judgement], CheckResult] | None:
-    """Who judges a run a second time; None when `--verify` was not given.
+    """Return the second judge of a run; None without `--verify`.
 
     Raises `click.UsageError` where Spark is not installed.
     """
@@ -73,7 +73,7 @@ def second_judge(
 
 
 def verify_run(directory: Path, judgement: Judgement, say: Callable[[str], None]) -> CheckResult:
-    """Let Spark judge a run's directory; whether it agrees with what was judged before.
+    """Let Spark judge a run's directory. True if it agrees with the first verdict.
 
     Raises `KeyboardInterrupt` when interrupted, with Spark ended.
     """
@@ -98,11 +98,13 @@ def verify_run(directory: Path, judgement: Judgement, say: Callable[[str], None]
 
 
 def compare(plain: Sequence[CheckResult], spark: Sequence[Mapping[str, Any]]) -> CheckResult:
-    """Where the two sides disagree, with what each saw."""
+    """Disagreements of the two sides, with the results of each."""
     theirs = _spark_side(spark)
     ours = {result.id: result for result in plain}
     damage = next(family for family in FAMILIES if family.name == "damage")
-    both_damaged = _found(damage.spark, theirs) > 0 and _plain_found(damage.plain, ours) > 0
+    both_damaged = (
+        _defects_of_spark(damage.spark, theirs) > 0 and _plain_found(damage.plain, ours) > 0
+    )
     findings: list[str] = []
     compared = 0
     agreed: list[str] = []
@@ -111,7 +113,7 @@ def compare(plain: Sequence[CheckResult], spark: Sequence[Mapping[str, Any]]) ->
         if len(silent) == len(family.plain) or not any(id_ in theirs for id_ in family.spark):
             continue
         compared += 1
-        seen_by_spark = _found(family.spark, theirs)
+        seen_by_spark = _defects_of_spark(family.spark, theirs)
         seen_plainly = _plain_found(family.plain, ours)
         same = (seen_by_spark > 0) == (seen_plainly > 0)
         if family.is_counted and not both_damaged:
@@ -150,7 +152,7 @@ def _run(directory: Path, requirement: Path, report: Path) -> int:
 
 
 def _spark_side(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Answers by id, without those that had nothing to look at."""
+    """Return results by id, without those of checks that had nothing to check."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["verdict"] != "not-applicable":
@@ -158,7 +160,7 @@ def _spark_side(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str
     return found
 
 
-def _found(ids: Sequence[str], theirs: Mapping[str, list[Mapping[str, Any]]]) -> int:
+def _defects_of_spark(ids: Sequence[str], theirs: Mapping[str, list[Mapping[str, Any]]]) -> int:
     return sum(int(row["count"]) for id_ in ids for row in theirs.get(id_, ()))
 
 

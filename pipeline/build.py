@@ -1,4 +1,4 @@
-"""Whether a task runs the code that planned it: executors may have another rocketbed."""
+"""Check that a task runs the code that planned it: executors may have another rocketbed."""
 
 import hashlib
 import pickle
@@ -17,15 +17,15 @@ KINDS: Final = (".py", ".toml")
 
 
 class OtherBuild(PipelineError):
-    """Driver and executor have not the same rocketbed."""
+    """Driver and executor have different versions of rocketbed."""
 
     exit_code = EXIT_SPARK
     condition = Condition.OTHER_BUILD
 
 
 class Planned:
-    """What is sent to tasks, and is unpacked by the same build only: another one may have other
-    fields by the same names."""
+    """Base of objects sent to tasks, which only the same build unpacks: another one may use the
+    same field names otherwise."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         packed = pickle.dumps((type(self), self.__getstate__()))
@@ -38,14 +38,14 @@ def _unpacked(planned_by: str, host: str, packed: bytes) -> object:
         errors.elsewhere = here
     check_build(planned_by)
     kind, fields = pickle.loads(packed)
-    made: object = object.__new__(kind)
-    made.__dict__.update(fields)
-    return made
+    instance: object = object.__new__(kind)
+    instance.__dict__.update(fields)
+    return instance
 
 
 @cache
 def own_build() -> str:
-    """The version, and a digest of the sources, wherever they lie: folder, link or zip."""
+    """Return the version, and a digest of the sources in a folder, link or zip."""
     digest = hashlib.sha256()
     for name, file in _sources("", files(rocketbed)):
         digest.update(f"{name}\0".encode() + file.read_bytes())
@@ -53,7 +53,7 @@ def own_build() -> str:
 
 
 def check_build(planned_by: str) -> None:
-    """In a task. Raises `OtherBuild`."""
+    """Raise `OtherBuild` in a task if the driver has another build."""
     if own_build() != planned_by:
         raise OtherBuild(
             f"{socket.gethostname()} has rocketbed {own_build()}, the driver {planned_by}: install"
@@ -62,7 +62,7 @@ def check_build(planned_by: str) -> None:
 
 
 def _sources(under: str, folder: Traversable) -> Iterator[tuple[str, Traversable]]:
-    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         name = f"{under}/{entry.name}"
         if entry.is_dir():
             yield from _sources(name, entry)

@@ -1,8 +1,8 @@
-"""What can go wrong in the pipeline, by name; the exit codes of its commands (design.md 20).
+"""Named error conditions of the pipeline, and the exit codes of its commands (design.md 20).
 
-Spark knows an error of a Python source only by the text of its traceback. So what a user can cause
-or repair leaves the source (`user_errors`) with its name before the sentence, as Spark's own errors
-have theirs, and without the way that it took through the code.
+Spark sees only the traceback text of an error in a Python source. So an error that a user can cause
+or repair leaves the source (`user_errors`) as one line without a traceback, with its name before
+the sentence, like Spark's own errors.
 """
 
 from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ class PipelineError(RocketbedError):
 
 
 class Unwritable(PipelineError):
-    """What comes of a job cannot be put where it was asked for."""
+    """The output of a job cannot be written to the requested place."""
 
     exit_code = EXIT_UNWRITABLE
 
@@ -75,30 +75,30 @@ class Unwritable(PipelineError):
 
 
 class SparkMissing(PipelineError):
-    """Spark or its Java is not there or does not start."""
+    """Spark or its Java is missing or does not start."""
 
     exit_code = EXIT_SPARK
 
 
 def user_errors(method: Callable[P, R]) -> Callable[P, R]:
-    """A method that Spark calls: what the user has to know leaves it named, in one line.
+    """Wrap a method that Spark calls: errors for the user leave it named, in one line.
 
-    Defects of ours keep their traceback.
+    Errors from our own bugs keep their traceback.
     """
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            found = method(*args, **kwargs)
+            result = method(*args, **kwargs)
         except (PipelineError, OSError) as exc:
             raise shown(exc) from None
-        return cast(R, _guarded(found)) if isinstance(found, Iterator) else found
+        return cast(R, _guarded(result)) if isinstance(result, Iterator) else result
 
     return call
 
 
 def shown(error: PipelineError | OSError) -> PipelineError:
-    """The error as Spark shows it: `[ROCKETBED_X] sentence`, in one line."""
+    """Return the error as Spark shows it: `[ROCKETBED_X] sentence`, in one line."""
     if not isinstance(error, PipelineError):
         where = f"{error.filename}: " if error.filename else ""
         error = PipelineError(f"{where}{error.strerror or error}")
@@ -118,5 +118,5 @@ def _guarded(rows: Iterator[R]) -> Iterator[R]:
 
 
 def markdown() -> str:
-    """The rows of the table for documents."""
+    """Return the rows of the table for documents."""
     return "\n".join(f"| `{one}` | {one.value} |" for one in Condition)

@@ -1,5 +1,5 @@
-"""What Spark's configuration says of file systems, as options of the data source, to which Spark
-shows no configuration: `spark.hadoop.fs.s3a...`, of one bucket `...fs.s3a.bucket.B...`, and
+"""Turn file system settings of Spark's configuration into options of the data source, to which
+Spark shows no configuration: `spark.hadoop.fs.s3a...`, of one bucket `...fs.s3a.bucket.B...`, and
 `spark.hadoop.fs.azure...`, of one account `...ACCOUNT.dfs.core.windows.net`.
 """
 
@@ -22,20 +22,21 @@ HADOOP: Final = "spark.hadoop."
 _BUCKET: Final = re.compile(r"s3[an]?://([^/,]+)", re.IGNORECASE)
 _ACCOUNT: Final = re.compile(r"abfss?://[^/,@]*@([^/,]+)", re.IGNORECASE)
 _WHO_ASKS: Final = ("fs.azure.account.", "fs.azure.sas.")
-"""Of these, options leave none of the configuration's: a key would count more than a signature."""
+"""Credentials: if an option sets one, those of the configuration are ignored, since a key would
+override a signature."""
 
 
 def settings_of(conf: Mapping[str, str], *places: str, given: Set[str] = frozenset()) -> Settings:
-    """Those that count for some paths, directories or lists of them; none where nothing is there,
-    so that what a session has for other work disturbs no read. `given`: options that count more, in
-    lower case. Raises `OptionError`."""
+    """Return the settings that apply to some paths, directories or lists of them. Settings for
+    other storage are dropped, so that they cannot disturb a read. `given`: options that override
+    the configuration, in lower case. Raises `OptionError`."""
     text = ",".join(places)
     named = {
         "fs.s3a...": set(map(str.lower, _BUCKET.findall(text))),
         "fs.azure...": set(map(one_host, _ACCOUNT.findall(text))),
     }
     is_list = any(map(_is_list, (*places, *text.split(","))))
-    found = {}
+    settings = {}
     for key, value in conf.items():
         name = key.removeprefix(HADOOP)
         place, common = common_name(name)
@@ -43,21 +44,21 @@ def settings_of(conf: Mapping[str, str], *places: str, given: Set[str] = frozens
             continue
         if common.startswith(_WHO_ASKS) and any(one.startswith(_WHO_ASKS) for one in given):
             continue
-        there = named[family(common)]
-        if is_list or (place in there if place else there):
+        places_of_family = named[family(common)]
+        if is_list or (place in places_of_family if place else places_of_family):
             option = option_of(common)
             try:
-                found[name.lower()] = str(option.read(value))
+                settings[name.lower()] = str(option.read(value))
             except ValueError as exc:
                 shown = f"={value!r}" if option.is_shown else ""
                 raise OptionError(
                     f"{key}{shown} of Spark's configuration: expected {exc}; the option {common}"
                     " counts more"
                 ) from None
-    return tuple(sorted(found.items()))
+    return tuple(sorted(settings.items()))
 
 
 def _is_list(place: str) -> bool:
-    """Whether a path may be a list of others, which nobody has read yet."""
+    """True if a path may be a list of paths, which has not been read yet."""
     root = place.rpartition("=")[2].strip()
     return os.path.isfile(root) or root.endswith(".txt")

@@ -1,4 +1,4 @@
-"""Histories of clients as tables: what they sent and read, and what they were told.
+"""Histories of clients as tables: their requests, and the answers that they got.
 
 Three forms are read: the testbed's own file (`chaos.evidence.history`), JSON lines, and Arrow or
 Parquet files with the same columns as the JSON. A line of JSON is a send
@@ -60,7 +60,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "outcome": "string",
 }
 """The table. `kind` is send, read, commit or reset; `clock` says whose times can be compared;
-of a read `done_ns` is when it was received. Offsets in messages and bytes, null where not known."""
+for a read `done_ns` is when it was received. Offsets in messages and bytes, null if unknown."""
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 RANGE_BYTES: Final = 32 << 20
 BATCH_ROWS: Final = 16_384
@@ -68,7 +68,7 @@ BATCH_ROWS: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a testbed's history needs to be told of its run."""
+    """Facts about a run that a testbed's history needs."""
 
     brokers: Mapping[str, str] = field(default_factory=dict)
     """Node or broker name -> broker name."""
@@ -93,7 +93,7 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 def read_histories(
     spark: "SparkSession", paths: Sequence[str | os.PathLike[str]], names: Names | None = None
 ) -> "DataFrame":
-    """All rows of the files, as a table of `COLUMNS`. Raises `PipelineError`, `HistoryCut`.
+    """Load all rows of the files as a table of `COLUMNS`. Raises `PipelineError`, `HistoryCut`.
 
     The files have to be at these places on the executors too.
     """
@@ -140,7 +140,7 @@ def check_history(table: "DataFrame") -> dict[str, int]:
 
 
 def history_batches(path: str, names: Names) -> "Iterator[pyarrow.RecordBatch]":
-    """A testbed's history as batches of `COLUMNS`. Raises `HistoryCut`, `PipelineError`."""
+    """Read a testbed's history as batches of `COLUMNS`. Raises `HistoryCut`, `PipelineError`."""
     from rocketbed.chaos.evidence.history import read_history
 
     try:
@@ -268,7 +268,7 @@ def _in_executor(spark: "SparkSession", read: Any, ddl: str = DDL) -> "DataFrame
 
 
 def _complete(table: "DataFrame") -> "DataFrame":
-    """Fill in what follows from the rest: the kind, and whose clock it is."""
+    """Fill in the columns that follow from others: the kind, and the clock."""
     from pyspark.sql import functions as f
 
     for name, kind in COLUMNS.items():

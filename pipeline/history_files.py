@@ -32,25 +32,24 @@ FILE_COLUMNS: Final[Mapping[str, str]] = {
     "received_ns": "bigint",
     "outcome": "string",
 }
-"""What a row of a file may say; other fields are passed over, unless one is so near
-that it must be meant."""
+"""Fields of a row; other fields are ignored, unless a name is so near that it must be a typo."""
 FILE_DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in FILE_COLUMNS.items())
 SHOWN: Final = 80
 NEAR: Final = 0.8
-"""How much alike names are of which one is meant: `bodycrc`, `sent_ms`, but not `queue`."""
+"""Minimum similarity of a mistyped name: `bodycrc`, `sent_ms`, but not `queue`."""
 TAIL_BYTES: Final = 1 << 16
 
 
 class HistoryCut(PipelineError):
-    """A history that is not whole proves nothing."""
+    """A history is incomplete, and proves nothing."""
 
 
 class BadHistory(PipelineError):
-    """A history whose rows do not say what they have to."""
+    """Rows of a history lack required values."""
 
 
 def check_last_line(path: str) -> None:
-    """Raises `HistoryCut` for JSON lines that break off in the middle of the last one."""
+    """Raise `HistoryCut` for JSON lines that break off in the middle of the last one."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         tail = b""
@@ -126,8 +125,7 @@ def arrow_batches(path: str) -> "Iterator[pyarrow.RecordBatch]":
 
 
 def check_names(path: str, names: Iterable[str]) -> None:
-    """Raises `BadHistory` for a field that misses one of ours by little: what it says would not be
-    checked."""
+    """Raise `BadHistory` for a field that is probably a typo: its values would not be checked."""
     for name in names:
         if name not in FILE_COLUMNS and (
             near := difflib.get_close_matches(name.lower(), FILE_COLUMNS, 1, NEAR)
@@ -136,7 +134,7 @@ def check_names(path: str, names: Iterable[str]) -> None:
 
 
 def _names(data: bytes) -> Iterator[str]:
-    """Of the fields of all lines that can be read."""
+    """Check the field names of all readable lines."""
     names: dict[str, None] = {}
     for line in data.splitlines():
         with suppress(ValueError):
@@ -146,7 +144,7 @@ def _names(data: bytes) -> Iterator[str]:
 
 
 def _lines(path: str, start: int, end: int) -> tuple[int, bytes]:
-    """The lines that begin in a stretch, and where the first of them begins."""
+    """Return the lines that begin in a stretch, and the start of the first one."""
     with open(path, "rb") as file:
         if start > 0:
             file.seek(start - 1)

@@ -50,14 +50,15 @@ RETRY_TIMEOUT_MS_MAX: Final = 86_400_000
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024 - 64 * 1024
 """A request's body has to stay below the broker's limit for one message, 4 MiB."""
 _OF_SPARK: Final = frozenset({"checkpointlocation"})
-"""Spark's own, which it passes on to a stream's writer."""
+"""Spark's own options, which it passes on to a stream's writer."""
 _OF_TABLES: Final = frozenset({"provider", "owner"})
-"""What Spark adds to the options of a `CREATE TABLE`."""
+"""Options that Spark adds to those of a `CREATE TABLE`."""
 NO_TABLES: Final = (
     "Spark hands the options of a table in its catalog to no source in Python, so nobody could read"
     " it: use CREATE TEMPORARY VIEW name USING rocketbed OPTIONS (...)"
 )
-"""Measured with PySpark 4.3: only what finds the schema gets them, readers and writers get none."""
+"""Measured with PySpark 4.3: only the schema lookup gets the options, readers and writers do
+not."""
 NO_PUSHDOWN: Final = (
     "there is no option pushdown any more: Spark keeps one read of a DataFrame or view, so filters"
     " that were pushed down for one query left rows out of the next. Give topics, startTimestamp,"
@@ -75,7 +76,7 @@ class OptionError(PipelineError):
 
 
 class Use(Enum):
-    """What options are given for."""
+    """Kind of read or write that an option is for."""
 
     BATCH = "batch reads"
     STREAM = "streams"
@@ -93,19 +94,19 @@ class Option:
 
     name: str
     read: Callable[[str], Any]
-    """The value of a text. Raises `ValueError` with what it takes."""
+    """Reader of the value. Raises `ValueError` with the expected form."""
     default: str
-    """For people."""
+    """Default as a text for people."""
     doc: str
     uses: tuple[Use, ...] = READS
     source: str = ""
-    """Of reads: `path` or `endpoints` if it says nothing of the other."""
+    """Source of reads, `path` or `endpoints`, if the option is for one only."""
     views: tuple[str, ...] = tuple(VIEWS)
-    """Of reads: those that it says something of."""
+    """Views that the option is for, in reads."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether its value may stand in an error: it is no secret."""
+        """True if its value may be shown in an error: it is not a secret."""
         return not self.name.endswith((".key", ".secret", ".token"))
 
 
@@ -330,28 +331,29 @@ TABLE: Final = (
     ),
 )  # fmt: skip
 FS: Final = tuple(one.name for one in TABLE if one.name.startswith("fs."))
-"""Options of file systems, called as Hadoop calls its settings."""
+"""Options of file systems, with the names of Hadoop's settings."""
 Settings = tuple[tuple[str, str], ...]
-"""Those that are given, by name."""
+"""Settings of file systems as (name, value)."""
 _NEAR: Final = 0.65
-"""How alike a name is to one that is meant: `pahts` to `path` 0.67; `marker` to `brokers` 0.62."""
+"""Minimum similarity for a suggestion: `pahts` to `path` 0.67; `marker` to `brokers` 0.62."""
 _NEAR_KNOWN: Final = 0.8
-"""And that of an option of another use, which nobody mistyped: `onlyCommitted` to
+"""Minimum similarity for a correctly spelled option of another use: `onlyCommitted` to
 `readUncommitted` 0.71, `startOffset` to `startingOffsets` 0.85."""
 _BY_NAME: Final = {option.name.lower(): option for option in TABLE}
 _S3A: Final = "fs.s3a."
 _OF_S3A: Final = [re.escape(one.removeprefix(_S3A)) for one in FS if one.startswith(_S3A)]
 _OF_BUCKET: Final = re.compile(rf"fs\.s3a\.bucket\.(.+)\.({'|'.join(_OF_S3A)})")
-"""An option of one bucket only, in lower case."""
+"""Pattern of an option for one bucket, in lower case."""
 _OF_ACCOUNT: Final = re.compile(
     rf"({'|'.join(re.escape(one) for one in FS if 'azure' in one)})\.(.+\..+)"
 )
-"""And of one account of Azure, `fs.azure.account.key.ACCOUNT.dfs.core.windows.net`."""
+"""Pattern of an option for one Azure account,
+`fs.azure.account.key.ACCOUNT.dfs.core.windows.net`."""
 
 
 def common_name(name: str) -> tuple[str, str]:
-    """The bucket or account that an option is for, or nothing, and what it is called for all; lower
-    case."""
+    """Split an option into its bucket or account, which may be empty, and its general name; in
+    lower case."""
     name = name.lower()
     if match := _OF_BUCKET.fullmatch(name):
         return match[1], f"{_S3A}{match[2]}"
@@ -361,25 +363,25 @@ def common_name(name: str) -> tuple[str, str]:
 
 
 def one_host(host: str) -> str:
-    """An account of Azure's has two host names, of which either is told; lower case."""
+    """Return the one form of the two host names of an Azure account, in lower case."""
     return host.lower().replace(".blob.", ".dfs.", 1)
 
 
 def family(name: str) -> str:
-    """Of an option of file systems, as text for a list: `fs.s3a...`."""
+    """Return the family of a file system's option, for lists: `fs.s3a...`."""
     return ".".join(name.split(".")[:2]) + "..."
 
 
 def option_of(name: str) -> Option:
-    """The row of an option that there is."""
+    """Return the row of an existing option."""
     return _BY_NAME[name.lower()]
 
 
 def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
-    """Values by the name in the table, of what is given for any of some uses. Raises `OptionError`
-    naming the option and what it takes."""
+    """Read the options for some uses; returns values by the name in the table. Raises `OptionError`
+    with the option and its expected form."""
     values: dict[str, Any] = {}
-    asked = " or ".join(use.value for use in uses)
+    use_text = " or ".join(use.value for use in uses)
     if _OF_TABLES & {name.lower() for name in given}:
         raise OptionError(NO_TABLES)
     if "pushdown" in map(str.lower, given):
@@ -393,24 +395,24 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
             try:
                 values[name.lower() if bucket else option.name] = option.read(str(text))
             except ValueError as exc:
-                called = name if bucket else option.name
+                full_name = name if bucket else option.name
                 is_shown = option.is_shown and "@" not in str(text)  # a user's password
-                shown = f"{called}={text!r}" if is_shown else called
+                shown = f"{full_name}={text!r}" if is_shown else full_name
                 raise OptionError(f"option {shown}: expected {exc}") from None
         elif name.lower() not in (_OF_SPARK if Use.STREAM_WRITE in uses else ()):
             valid = [one for one in TABLE if set(one.uses) & set(uses)]
-            told = _problem(name, option, asked) + _nearest(name, valid)
-            if told == _problem(name, None, asked):
+            problem = _problem(name, option, use_text) + _nearest(name, valid)
+            if problem == _problem(name, None, use_text):
                 names = {one.name if one.name not in FS else family(one.name) for one in valid}
-                told += f"; options of {asked}: {', '.join(sorted(names))}"
-            raise OptionError(told, Condition.UNKNOWN_OPTION)
+                problem += f"; options of {use_text}: {', '.join(sorted(names))}"
+            raise OptionError(problem, Condition.UNKNOWN_OPTION)
     if set(uses) <= set(READS):
         _check_source(values)
     return values
 
 
 def _check_source(values: Mapping[str, Any]) -> None:
-    """Refuse what says nothing of where is read, or of the view."""
+    """Refuse options that are not for the source or the view of the read."""
     source = "endpoints" if values.get("endpoints") else "path"
     view = values.get("view", "records")
     for name in values:
@@ -422,27 +424,27 @@ def _check_source(values: Mapping[str, Any]) -> None:
 
 
 def _views(option: Option) -> str:
-    """Of which views it says something, in words; empty if of all."""
+    """Describe the views that an option is for; empty if for all."""
     if option.views == tuple(VIEWS):
         return ""
     return f"; it is for view={' or '.join(option.views)}"
 
 
 def _paths(text: str) -> list[str]:
-    """The list that Spark makes of `load(["a", "b"])`."""
+    """Parse the list that Spark makes of `load(["a", "b"])`."""
     try:
-        found = json.loads(text)
+        paths = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        paths = None
+    if not isinstance(paths, list) or not all(isinstance(one, str) for one in paths):
         raise OptionError(f"option paths={text!r}: expected a JSON list of paths, or give path")
-    return found
+    return paths
 
 
-def _problem(name: str, option: Option | None, asked: str) -> str:
+def _problem(name: str, option: Option | None, use_text: str) -> str:
     if option is None:
         return f"unknown option {name}"
-    return f"option {option.name} is for {_uses(option)}, not {asked}"
+    return f"option {option.name} is for {_uses(option)}, not {use_text}"
 
 
 OF_KAFKA: Final = {
@@ -455,30 +457,29 @@ OF_KAFKA: Final = {
     "endingtimestamp": ("endTimestamp",),
     "maxrecordsperpartition": ("minPartitions", "splitBytes"),
 }
-"""Options of Spark's source for Kafka, in lower case, and ours (docs/guides/spark.md), of which the
-first that is valid is meant."""
+"""Options of Spark's source for Kafka, in lower case, with ours (docs/guides/spark.md): the first
+valid one is suggested."""
 
 
 def _nearest(name: str, valid: Sequence[Option]) -> str:
-    """What is meant by a name, in words; empty if nobody knows. Of another use is what is nearest
-    only where none of the valid ones is near."""
+    """Suggest an option for a wrong name; empty if none is near. An option of another use is
+    suggested only if no valid one is near."""
     for ours in OF_KAFKA.get(name.lower(), ()):
         if ours in {one.name for one in valid}:
             return f" (what Kafka's source calls so is {ours} here)"
     is_known = name.lower() in _BY_NAME
-    start, asked = _parts(name)
+    start, name_end = _parts(name)
     for among in (valid, () if is_known else TABLE):
         ends = {end: one for one in among for begin, end in [_parts(one.name)] if begin == start}
         near = _NEAR_KNOWN if is_known else _NEAR
-        for found in difflib.get_close_matches(asked, ends, 1, near):
-            one = ends[found]
+        for match in difflib.get_close_matches(name_end, ends, 1, near):
+            one = ends[match]
             return f" (is {one.name} meant?{'' if one in valid else f' It is for {_uses(one)}'})"
     return ""
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """What a name has in common with others of its kind, and the rest, without an account; lower
-    case."""
+    """Split a name into its family's prefix and the rest, without an account; in lower case."""
     match = re.fullmatch(r"(fs\.[a-z0-9]+\.)(.+?)(\.[a-z0-9]+\.(dfs|blob)\..+)?", name.lower())
     return (match[1], match[2]) if match else ("", name.lower())
 
@@ -488,8 +489,8 @@ def _uses(option: Option) -> str:
 
 
 def markdown(*uses: Use) -> str:
-    """The rows of a table for documents: name, default, what it does, and for what if not for all
-    of these uses."""
+    """Return the rows of a table for documents: name, default, meaning, and the uses if not all of
+    `uses`."""
     lines = []
     for option in TABLE:
         common = [use for use in uses if use in option.uses]

@@ -1,4 +1,4 @@
-"""What the texts of options mean: each reader raises `ValueError` with what it takes."""
+"""Readers of option values: each raises `ValueError` with the expected form."""
 
 import base64
 import json
@@ -76,7 +76,7 @@ def time_in_ms(text: str) -> int:
 
 
 def read_flag(text: str) -> bool:
-    """Whether it says `true`. Raises `ValueError` with what it takes."""
+    """True for the text `true`. Raises `ValueError` with what it takes."""
     if text.strip().lower() not in ("true", "false"):
         raise ValueError("true or false")
     return text.strip().lower() == "true"
@@ -145,7 +145,7 @@ def read_one_of(*choices: str) -> Callable[[str], str]:
 
 
 def read_nameservers(text: str) -> str:
-    """Addresses of name servers, as they are given; none. Raises `ValueError` with what it
+    """Addresses of name servers, unchanged; may be empty. Raises `ValueError` with what it
     takes."""
     from rocketbed.client.errors import BadMessage
     from rocketbed.client.nameservers import parse_nameservers
@@ -189,12 +189,14 @@ def read_column(text: str) -> str:
 
 
 def read_starting(text: str) -> str:
-    """The option `startingOffsets`, as it is given. Raises `ValueError` with what it takes."""
+    """Check the option `startingOffsets`; returns the text. Raises `ValueError` with what it
+    takes."""
     return _read_offsets(text, "earliest", "latest")
 
 
 def read_ending(text: str) -> str:
-    """The option `endingOffsets`, as it is given. Raises `ValueError` with what it takes."""
+    """Check the option `endingOffsets`; returns the text. Raises `ValueError` with what it
+    takes."""
     return _read_offsets(text, "latest")
 
 
@@ -252,7 +254,7 @@ def read_signature(text: str) -> str:
 
 
 def read_login(text: str) -> str:
-    """Where an application is known, as far as its tenant. Raises `ValueError` with what it
+    """Token address of an application, up to its tenant. Raises `ValueError` with what it
     takes."""
     match = re.fullmatch(r"(https://[^/\s]+/[^/\s]+)(/oauth2/\S*)?/?", text.strip())
     if match is None:
@@ -261,7 +263,7 @@ def read_login(text: str) -> str:
 
 
 def read_endpoint(text: str) -> str:
-    """Where a server is. Raises `ValueError` with what it takes."""
+    """Address of a server. Raises `ValueError` with what it takes."""
     if not re.fullmatch(r"(https?://)?[A-Za-z0-9._\[\]:-]+/?", text.strip()):
         raise ValueError("host, host:port, or either behind http:// or https://")
     return text.strip().rstrip("/")

@@ -1,4 +1,4 @@
-"""What a reader is asked to do: the options of the data source, read and checked."""
+"""Options of the data source for reads, parsed and checked."""
 
 import re
 from collections.abc import Mapping
@@ -20,8 +20,7 @@ from rocketbed.pipeline.schema import CORRUPT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a reader is asked to do, as the table says. Sizes in bytes, times in milliseconds since
-    1970."""
+    """Options of a read, by the table. Sizes in bytes, times in milliseconds since 1970."""
 
     path: str = ""
     endpoints: str = ""
@@ -34,7 +33,8 @@ class Options:
     start_offset: int | None = None
     end_offset: int | None = None
     start_timestamp: int | None = None
-    """Files whose follower began over ten minutes before are not opened."""
+    """Start of the store times. Files whose next file began over ten minutes earlier are not
+    opened."""
     end_timestamp: int | None = None
     stats: str = ""
     split_bytes: int = 128 << 20
@@ -63,7 +63,8 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *uses: Use) -> "Options":
-        """Options from Spark's mapping, by default of any kind of read. Raises `OptionError`."""
+        """Parse options from Spark's mapping, by default for any kind of read. Raises
+        `OptionError`."""
         values = read_options(given, *(uses or READS))
         if {"startingOffsets", "startingTimestamp"} <= values.keys():
             raise OptionError("give startingOffsets or startingTimestamp, not both")

@@ -1,11 +1,11 @@
-"""Processes of this machine, as the kernel tells of them."""
+"""List processes of this machine, from `/proc`."""
 
 from collections import defaultdict
 from pathlib import Path
 
 
 def tree(root: int) -> list[int]:
-    """A process and its descendants, parents first. What ends meanwhile may be among them."""
+    """A process and its descendants, parents first. Some may have ended meanwhile."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

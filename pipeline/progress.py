@@ -1,4 +1,4 @@
-"""Tells on standard error what a job is doing: a line for each phase, and how far Spark has come.
+"""Show a job's progress on standard error: a line for each phase, and the tasks of Spark.
 
 Where nobody looks (no terminal) there are only the lines of the phases, so that a log stays short.
 On a terminal the tasks of the running stages are counted a few times a second, by Spark's status
@@ -30,7 +30,7 @@ class Progress:
         self._said = ""
 
     def attach(self, spark: "SparkSession") -> None:
-        """Count this session's tasks from now on."""
+        """Start to count this session's tasks."""
         if not self._live:
             return
         register = getattr(spark, "registerProgressHandler", None)
@@ -48,7 +48,7 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Say that a phase begins, and how long it took when it is over without an error."""
+        """Show the start of a phase, and its duration when it ends without an error."""
         began = time.monotonic()
         if self._live:
             self._painter = _Painter(self._stream, name, lambda: self._count())
@@ -83,7 +83,7 @@ def count_tasks(tracker: Any) -> str:
 
 
 class _Painter:
-    """One line that is painted again and again until the phase is over."""
+    """Line that is repainted until the phase is over."""
 
     def __init__(self, stream: TextIO, name: str, count: Callable[[], str]) -> None:
         self._stream = stream

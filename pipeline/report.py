@@ -1,4 +1,4 @@
-"""What a job says about itself at the end: a JSON file for programs, some lines for people.
+"""Report of a job at its end: a JSON file for programs, some lines for people.
 
 A chaos run or a night's audit reads it later, so it names what was read (stores with their sizes
 and how far they are confirmed), with which versions, what was counted, how long each phase took,
@@ -43,26 +43,26 @@ PACKAGES: Final = ("rocketbed", "pyspark", "pyarrow", "numpy", "pandas")
 
 @dataclass(slots=True)
 class Report:
-    """One job's account of itself. Times in seconds."""
+    """Report of a job. Times in seconds."""
 
     job: str
     began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     """UTC, ISO 8601."""
     inputs: list[dict[str, Any]] = field(default_factory=list)
-    """One for each store or file that was read."""
+    """Inputs: an entry for each store or file that was read."""
     options: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds by phase, in order."""
     counts: dict[str, Any] = field(default_factory=dict)
     checks: list[dict[str, Any]] = field(default_factory=list)
-    """Every check that there is, with what it said."""
+    """Every existing check, with its result."""
     findings: list[dict[str, Any]] = field(default_factory=list)
-    """What a check found: id, title, count, examples."""
+    """Findings of the checks: id, title, count, examples."""
     files: list[dict[str, Any]] = field(default_factory=list)
-    """Files that were written, of a job that says which: path, entries, crc."""
+    """Files written by a job that lists them: path, entries, crc."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Rows of a job whose result are tables, by the table's name."""
+    """Row counts of a job that writes tables, by the table's name."""
     notes: list[str] = field(default_factory=list)
     error: str = ""
     exit_code: int = EXIT_GOOD
@@ -74,7 +74,7 @@ class Report:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time inside as this phase's."""
+        """Count the time of the block for this phase."""
         began = time.monotonic()
         try:
             yield
@@ -110,7 +110,7 @@ class Report:
 
 
 def write_whole(path: Path, data: str | bytes) -> None:
-    """Put a file in place at once: a reader sees the old one or the new one."""
+    """Replace a file atomically: a reader sees the old one or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -120,7 +120,7 @@ def write_whole(path: Path, data: str | bytes) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what takes part, as far as it is installed."""
+    """Versions of the programs involved, as far as installed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

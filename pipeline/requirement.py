@@ -1,4 +1,4 @@
-"""What the record of a run requires, worked out by the testbed and handed to `pipeline verify`.
+"""Requirements from the record of a run, computed by the testbed for `pipeline verify`.
 
 The pipeline knows nothing of clusters, faults and promises. Which messages may be gone after a
 power cut or a promotion (chaos.md 2.3) is the testbed's to say; what is there, Spark finds out.
@@ -30,7 +30,7 @@ def write_requirement(directory: Path) -> Path:
 
 
 def requirement(directory: Path) -> dict[str, Any]:
-    """What may be otherwise in a run's stores than its history says, as JSON fields."""
+    """Return the allowed differences between a run's stores and its history, as JSON fields."""
     record = read_record(directory)
     history = load_history(directory / HISTORY_FILE)
     if history.cut is not None:
@@ -56,7 +56,7 @@ def requirement(directory: Path) -> dict[str, Any]:
 
 
 def agreed_ends(evidence: Evidence, losses: Losses) -> dict[str, int]:
-    """By node: up to which byte its log has to be like that of the last master (check R1)."""
+    """Return by node the offset up to which its log has to equal the last master's (check R1)."""
     found: dict[str, int] = {}
     for lineage in losses.lineages:
         final = evidence.final(lineage.group)

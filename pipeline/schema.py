@@ -21,7 +21,7 @@ class SchemaError(PipelineError):
 
 
 class Field(NamedTuple):
-    """One column: its type as Spark's DDL writes it, and what it holds."""
+    """Column: its type in Spark's DDL, and its meaning."""
 
     type: str
     meaning: str
@@ -208,7 +208,7 @@ def check_columns(view: str, names: Sequence[str], corrupt: str = CORRUPT) -> No
 
 
 def spelled(view: str, names: Sequence[str], corrupt: str = CORRUPT) -> list[str]:
-    """Columns as they are spelled here, whatever their case; an unknown one as it is."""
+    """Return columns in our spelling, ignoring case; an unknown one stays as it is."""
     ours = {name.lower(): name for name in VIEWS[view] if name != CORRUPT}
     ours[corrupt.lower()] = corrupt
     return [ours.get(name.lower(), name) for name in names]

@@ -33,7 +33,7 @@ ANSWER_S: Final = 5.0
 ARCHIVES: Final = "spark.archives"
 PYTHONPATH: Final = "spark.executorEnv.PYTHONPATH"
 UNPACKED: Final = "rocketbed_archive"
-"""Where executors unpack it, below the directory that they run in."""
+"""Folder below the working directory of an executor where it unpacks the archive."""
 
 
 def build_session(
@@ -81,7 +81,7 @@ def build_session(
 
 
 def unpacked(archive: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings by which every executor unpacks the archive, and its Python looks there first."""
+    """Settings that make every executor unpack the archive and import from it first."""
     others = {ARCHIVES: ",", PYTHONPATH: ":"}
     ours = {ARCHIVES: f"{archive}#{UNPACKED}", PYTHONPATH: UNPACKED}
     return {
@@ -91,8 +91,8 @@ def unpacked(archive: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def name_python(environment: MutableMapping[str, str]) -> None:
-    """Name Python as it is called on every machine: Spark runs a data source by one name, on
-    executors and here, where this Python has to be the one that is found by it."""
+    """Set the name of Python for all machines: Spark starts a data source by the same name on
+    executors and here, where it must lead to this Python."""
     if not {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & environment.keys():
         environment["PYSPARK_PYTHON"] = "python{}.{}".format(*sys.version_info)
         here = [str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]
@@ -100,7 +100,7 @@ def name_python(environment: MutableMapping[str, str]) -> None:
 
 
 def refuse_silent(address: str) -> None:
-    """Raises `SparkMissing` when nothing listens at a `spark://` or `sc://` address.
+    """Raise `SparkMissing` if nothing listens at a `spark://` or `sc://` address.
 
     Spark itself would try again for minutes.
     """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Part(InputPartition):
-    """One task's share; what it holds is the plan's business."""
+    """Share of one task; only the plan knows its content."""
 
     def __init__(self, share: Any) -> None:
         super().__init__(share)
@@ -123,12 +123,12 @@ class Reader(Planned, DataSourceReader):
 
     @user_errors
     def partitions(self) -> list[InputPartition]:
-        """One for each split; Spark makes one of `None` out of none."""
+        """Return a partition for each split; without any, Spark makes one of `None`."""
         return [Part(split) for split in self.plan.splits()]
 
     @user_errors
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
-        """The rows of one partition."""
+        """Read the rows of one partition."""
         if not isinstance(partition, Part):
             return iter(())
         return renamed(self.plan.read(partition.share, self.arrow), self.names)
@@ -144,8 +144,8 @@ class CommittedReader(Reader):
         self.why: PipelineError | OSError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What all tasks share, with what is marked now: Spark packs the reader before it asks for
-        partitions, and each of these by itself."""
+        """State that all tasks share, with the present markers: Spark packs the reader before it
+        asks for partitions, and packs each partition separately."""
         from rocketbed.pipeline.sink.committed import marked_runs
 
         try:
@@ -163,7 +163,7 @@ class CommittedReader(Reader):
 
     @user_errors
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
-        """The rows of one partition that count."""
+        """Read the committed rows of one partition."""
         from rocketbed.pipeline.sink.committed import CommittedPart, read_committed
 
         if not isinstance(partition, Part):
@@ -175,7 +175,7 @@ class CommittedReader(Reader):
 
 
 def plan_of(options: Options) -> "Plan | WirePlan":
-    """What reads: files, or queues where the option endpoints is given."""
+    """Return the plan of a read: over queues if the option endpoints is set, else over files."""
     if options.endpoints:
         from rocketbed.pipeline.wire.plan import WirePlan
 

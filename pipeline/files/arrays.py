@@ -52,7 +52,7 @@ def texts(values: Sequence[bytes], kind: pyarrow.DataType | None = None) -> pyar
 
 
 def repeated(value: str | int, count: int) -> pyarrow.Array:
-    """One value in every row: a string, or a number of 64 bits."""
+    """Repeat a value in every row: a string, or a number of 64 bits."""
     if isinstance(value, int):
         return numbers(numpy.full(count, value, numpy.int64))
     one = texts([value.encode()], pyarrow.string())
@@ -60,7 +60,7 @@ def repeated(value: str | int, count: int) -> pyarrow.Array:
 
 
 def scalar(value: str | int) -> pyarrow.Scalar:
-    """One value, to compare arrays with: what Arrow would make of it, without pandas."""
+    """Make a scalar to compare arrays with, like Arrow's own conversion but without pandas."""
     return repeated(value, 1)[0]
 
 

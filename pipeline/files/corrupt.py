@@ -1,4 +1,4 @@
-"""What bytes of a log can be instead of records, and what the reader does about them.
+"""Kinds of damage in a log, and the errors and gaps that a reader makes of it.
 
 The three modes are those of Spark's text sources: PERMISSIVE gives a row that says where and why,
 DROPMALFORMED leaves it out, FAILFAST ends the query.
@@ -43,7 +43,7 @@ REASONS: Final = (
     MISSING_SEGMENT,
 )
 SHOWN_MAX: Final = 4096
-"""Bytes of a corrupt range that its row carries."""
+"""Maximum bytes of a corrupt range in its row."""
 
 _TAIL_MAX: Final = 2 + 0x7FFF + 2 + 0x7FFF
 """Most bytes that topic and properties take, with their lengths."""
@@ -54,7 +54,7 @@ _SHORT: Final = struct.Struct(">h")
 
 
 class RocketbedCorrupt(PipelineError):
-    """Mode FAILFAST met bytes that are no record."""
+    """Mode FAILFAST met bytes that are not a record."""
 
     condition = Condition.CORRUPT_RECORD
 
@@ -83,7 +83,7 @@ class DataLost(PipelineError):
 
 
 class Gap(NamedTuple):
-    """Bytes `[offset, end)` of the log that are no record, `shown` the first of them."""
+    """Bytes `[offset, end)` of the log that are not a record; `shown` are the first of them."""
 
     offset: int
     end: int
@@ -92,7 +92,7 @@ class Gap(NamedTuple):
 
 
 def frame_reason(data: bytes | bytearray, position: int, offset: int, rest: int) -> str:
-    """Which rule the bytes at `position` break first, reading them as a record.
+    """Return the first rule of a record that the bytes at `position` break.
 
     `offset` is their physical offset, `rest` the number of bytes to the end of the file. Where
     `data` ends before the record does, its parts were seen not to add up.
@@ -116,7 +116,7 @@ def frame_reason(data: bytes | bytearray, position: int, offset: int, rest: int)
 
 
 def may_be_long(data: bytes | bytearray, offset: int) -> bool:
-    """Whether a record that is longer than `data`, which begins with it, may be right.
+    """True if a record that is longer than `data`, which begins with it, may be valid.
 
     Asked before all of it is read: its length has to fit its body's, or a damaged length would cost
     as much memory.

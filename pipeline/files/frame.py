@@ -1,4 +1,4 @@
-"""Many records taken apart at once: numpy gathers instead of a loop over rows.
+"""Decode many records at once: numpy gathers instead of a loop over rows.
 
 A record's fixed part has 88 bytes when both hosts are IPv4, 12 more for each IPv6 host. The fixed
 parts of a batch are gathered whole (as opaque items of that length, which numpy copies twenty times
@@ -186,20 +186,20 @@ class Frame:
 
     @property
     def physical_offsets(self) -> Positions:
-        """Where each record begins in the log."""
+        """Physical offset of each record."""
         return self.positions + self.offset
 
     @property
     def ends(self) -> Positions:
-        """Physical offsets behind each record."""
+        """Physical offset after each record."""
         return self.positions + self.sizes + self.offset
 
     def shift(self, row: int) -> int:
-        """What has to be added to a place in the window to get a physical offset, for one row."""
+        """Difference between the physical offset and the position in the window, for one row."""
         return self.offset if isinstance(self.offset, int) else int(self.offset[row])
 
     def field(self, name: str) -> NDArray[Any]:
-        """One number of the fixed part, in the machine's byte order."""
+        """Return a number of the fixed part, in the machine's byte order."""
         _, head = self._groups[0]
         values = head[name].astype(head.dtype[name].newbyteorder("="))
         for rows, group in self._groups[1:]:

@@ -28,15 +28,15 @@ def inner_rows(frame: Frame) -> list[int]:
 
 
 def said_count(frame: Frame, row: int) -> bytes | None:
-    """How many messages a record says it holds, as it is stored: a flag has no checksum, so it may
-    be another number than there are, or none."""
+    """Return the stored number of messages of a record as text. It has no checksum, so it may be
+    wrong or missing."""
     start = int(frame.properties_at[row])
     stored = bytes(frame.data[start : start + int(frame.properties_size[row])])
     return find_property(stored, f"{INNER_NUM}\x01".encode())
 
 
 def is_whole(item: BatchItem) -> bool:
-    """Whether a message's own checksum holds; most producers leave it 0 and rely on the record's
+    """True if a message's own checksum holds; most producers leave it 0 and rely on the record's
     (RocketMQ: `MessageDecoder.encodeMessage`)."""
     return item.body_crc in (0, zlib.crc32(item.body) & 0x7FFFFFFF)
 
@@ -50,7 +50,7 @@ def one_a_message(
     counts[list(items)] = [len(each) for each in items.values()]
     rows = numpy.repeat(numpy.arange(batch.num_rows), counts)
     is_inner = numpy.isin(rows, list(items))
-    # What is a message's own stands behind the records' values then.
+    # The messages' own values follow those of the records.
     places = rows.copy()
     places[is_inner] = batch.num_rows + numpy.arange(is_inner.sum())
     messages = [(row, item) for row in sorted(items) for item in items[row]]
@@ -80,6 +80,5 @@ _VALUES: Final[Mapping[str, Callable[[BatchItem, Any], Any]]] = {
     "body": lambda item, _: item.body,
     "body_length": lambda item, _: len(item.body),
 }
-"""Columns that say something of a message, not of its record. The bytes of a record count for its
-first message."""
+"""Columns of a message, not of its record. The bytes of a record count for its first message."""
 _GO_BY_RECORD: Final = ("size", "queue_offset", "sys_flag")

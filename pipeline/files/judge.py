@@ -1,4 +1,4 @@
-"""Whether the contents of well-framed records are right: checksums, texts, packed bodies.
+"""Check the contents of well-framed records: checksums, texts, packed bodies.
 
 Framing never depends on these checks; they are made when the result can show, that is when a
 checksum column, the corrupt column or one of the modes that drop or refuse is asked for.
@@ -19,7 +19,7 @@ from rocketbed.pipeline.files.walk import Positions
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _BEHIND: Final = 8
-"""Bytes that are looked at behind a record: a blank record's head."""
+"""Bytes read after a record: a blank record's head."""
 _TAIL: Final = numpy.frombuffer(CRC_PROPERTY, numpy.uint8)
 
 Faults = dict[int, str]
@@ -67,7 +67,7 @@ def _carrying_crc(frame: Frame) -> Positions:
     if len(rows):
         tails = frame.bytes[at[rows][:, None] + numpy.arange(CRC_PROPERTY_SIZE)]
         same = (tails[:, : len(_TAIL)] == _TAIL).all(axis=1) & (tails[:, -1] == 2)
-        # Another property's name may end like it.
+        # Another property's name may end in the same text.
         is_all = frame.properties_size[rows] == CRC_PROPERTY_SIZE
         rows = rows[same & (is_all | (frame.bytes[at[rows] - 1] == 2))]
     return rows

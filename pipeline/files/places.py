@@ -1,5 +1,4 @@
-"""pyarrow's file system for what stands behind a scheme, made from the settings that Spark users
-give Hadoop's."""
+"""Make pyarrow's file system for a scheme, from the settings that Spark users give Hadoop's."""
 
 import errno
 import os
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 AZURE_SCHEMES: Final = ("abfs", "abfss")
 SCHEMES: Final = (*S3_SCHEMES, "gs", "gcs", *AZURE_SCHEMES, "hdfs", "viewfs", "file")
-"""That are told; others are tried, since pyarrow may learn them."""
+"""Schemes named in errors; others are tried, since pyarrow may learn them."""
 CONNECT_S: Final = 10.0
 REQUEST_S: Final = 15.0
-"""Without a byte; asked three times, of Google for so long in all."""
-TOLD_MAX: Final = 300
-"""Characters of another library's error that are shown."""
+"""Timeout of a request without a byte. There are three tries; for Google it is the time of all."""
+ERROR_CHARACTERS_MAX: Final = 300
+"""Maximum characters shown of another library's error."""
 NEEDS: Final = {
     "hdfs": "it needs Java and Hadoop's libhdfs on each machine: JAVA_HOME, ARROW_LIBHDFS_DIR (or"
     " HADOOP_HOME), and CLASSPATH as `hadoop classpath --glob` prints it",
@@ -44,15 +43,16 @@ _AZURE_KINDS: Final = {
     "SAS": {"sas_token"},
     "OAuth": {"client_id", "client_secret", "tenant_id"},
 }
-"""What each kind of authentication of ABFS takes; of those that are given the first counts."""
+"""Settings that each kind of authentication of ABFS needs; the first kind with all of them
+counts."""
 _MAKING: Final[dict[str, Lock]] = {}
 _CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*@[a-z0-9]+\.[a-z0-9.-]+")
 _SIGNED: Final = re.compile(r"\?[^\s'\"]*\bsig=[^\s'\"]*")
-"""A shared access signature in an address."""
+"""Pattern of a shared access signature in an address."""
 
 
 def check_authority(scheme: str, authority: str) -> None:
-    """Raises `StorageError` for what names no place."""
+    """Raise `StorageError` for an authority that names no bucket or container."""
     if scheme.lower() in S3_SCHEMES and (not authority or "@" in authority):
         raise StorageError(
             f"{scheme}://: expected a bucket, {scheme}://BUCKET/..., and no keys in the path: they"
@@ -66,21 +66,21 @@ def check_authority(scheme: str, authority: str) -> None:
 
 
 def file_system(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem, str]":
-    """pyarrow's file system, and what paths in it begin with, in the authority's place.
+    """Return pyarrow's file system, and the prefix of paths in it that replaces the authority.
 
     Raises `StorageError`.
     """
     if scheme in (*S3_SCHEMES, *AZURE_SCHEMES):
-        return _made(scheme, authority, settings)
-    # A second one of HDFS would close the connection of the first when it is dropped.
+        return _open_file_system(scheme, authority, settings)
+    # A second file system of HDFS would close the connection of the first when it is dropped.
     with _MAKING.setdefault(authority, Lock()):
-        return _made(scheme, authority, ())
+        return _open_file_system(scheme, authority, ())
 
 
 @contextmanager
-def asked(path: str) -> Iterator[None]:
-    """What pyarrow says of a path elsewhere, as an `OSError` of one line that names it and shows no
-    signature: it also raises errors that are none."""
+def translated_errors(path: str) -> Iterator[None]:
+    """Turn pyarrow's errors about a remote path into an `OSError` of one line, with the path and
+    without signatures. pyarrow also raises errors that are not `OSError`s."""
     from pyarrow import ArrowException
 
     try:
@@ -93,12 +93,12 @@ def asked(path: str) -> Iterator[None]:
 
 
 def plain(error: Exception) -> str:
-    """The text of another library's error in one line, without signatures."""
-    return _SIGNED.sub("?...", " ".join(str(error).split()))[:TOLD_MAX]
+    """Return the text of another library's error in one line, without signatures."""
+    return _SIGNED.sub("?...", " ".join(str(error).split()))[:ERROR_CHARACTERS_MAX]
 
 
 @cache
-def _made(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem, str]":
+def _open_file_system(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem, str]":
     from pyarrow import fs
 
     try:
@@ -109,60 +109,60 @@ def _made(scheme: str, authority: str, settings: Settings) -> "tuple[FileSystem,
             return fs.AzureFileSystem(**azure_arguments(dict(settings), host)), container
         if scheme in ("gs", "gcs"):
             return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=REQUEST_S)), authority
-        found, inner = fs.FileSystem.from_uri(f"{scheme}://{authority}/")
-        return found, inner.strip("/")
+        system, inner = fs.FileSystem.from_uri(f"{scheme}://{authority}/")
+        return system, inner.strip("/")
     except StorageError:
         raise
     except Exception as exc:
-        told = plain(exc)
+        problem = plain(exc)
         if scheme not in SCHEMES:
-            told += f"; schemes that are known: {', '.join(SCHEMES)}"
+            problem += f"; schemes that are known: {', '.join(SCHEMES)}"
             if scheme in ("wasb", "wasbs"):
-                told += ". It is read as abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/..."
-            raise UnknownScheme(f"{scheme}://{authority} cannot be opened: {told}") from exc
-        told += f"; {NEEDS[scheme]}" if scheme in NEEDS else ""
-        raise StorageError(f"{scheme}://{authority} cannot be opened: {told}") from exc
+                problem += ". It is read as abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/..."
+            raise UnknownScheme(f"{scheme}://{authority} cannot be opened: {problem}") from exc
+        problem += f"; {NEEDS[scheme]}" if scheme in NEEDS else ""
+        raise StorageError(f"{scheme}://{authority} cannot be opened: {problem}") from exc
 
 
 def s3_arguments(settings: dict[str, str], bucket: str) -> dict[str, Any]:
-    """What the settings of Hadoop's S3A mean for pyarrow; what is not set is left to AWS's own
-    environment and files."""
+    """Translate the settings of Hadoop's S3A for pyarrow; settings that are missing come from AWS's
+    own environment and files."""
     settings = _own(settings, bucket)
     names = {
         "endpoint_override": "fs.s3a.endpoint",
         "region": "fs.s3a.endpoint.region",
     }
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         name: settings[key] for name, key in names.items() if settings.get(key)
     }
-    found |= _credentials(settings)
+    arguments |= _credentials(settings)
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if os.environ.get(name):
-            found.setdefault("endpoint_override", os.environ[name])
+            arguments.setdefault("endpoint_override", os.environ[name])
     if settings.get("fs.s3a.connection.ssl.enabled", "true") == "false":
-        found["scheme"] = "http"
+        arguments["scheme"] = "http"
     if settings.get("fs.s3a.path.style.access", "true") == "false":
-        found["force_virtual_addressing"] = True
-    if "endpoint_override" not in found and "region" not in found and not _has_region():
+        arguments["force_virtual_addressing"] = True
+    if "endpoint_override" not in arguments and "region" not in arguments and not _has_region():
         from pyarrow.fs import resolve_s3_region
 
-        found["region"] = resolve_s3_region(bucket)
-    return found | {"connect_timeout": CONNECT_S, "request_timeout": REQUEST_S}
+        arguments["region"] = resolve_s3_region(bucket)
+    return arguments | {"connect_timeout": CONNECT_S, "request_timeout": REQUEST_S}
 
 
 def azure_arguments(settings: dict[str, str], host: str) -> dict[str, Any]:
-    """What the settings of Hadoop's ABFS mean for pyarrow; without any of them Azure's own library
-    looks for who asks, in the environment first.
+    """Translate the settings of Hadoop's ABFS for pyarrow; without any of them Azure's own library
+    looks for credentials, in the environment first.
 
     `host` is `ACCOUNT.dfs.core.windows.net`, or that of another cloud. Raises `StorageError`.
     """
     by_place = [one for one in map(common_name, settings) if one[1] in _AZURE_KEYS.values()]
     mine = {name for place, name in by_place if place == one_host(host)}
-    others = {place for place, _ in by_place} - {"", one_host(host)}
+    elsewhere = {place for place, _ in by_place} - {"", one_host(host)}
     settings = _own(settings, one_host(host))
     account, _, domain = host.partition(".")
     authority = f".{domain}"
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "account_name": account,
         "dfs_storage_authority": authority.replace(".blob.", ".dfs.", 1),
         "blob_storage_authority": authority.replace(".dfs.", ".blob.", 1),
@@ -170,47 +170,49 @@ def azure_arguments(settings: dict[str, str], host: str) -> dict[str, Any]:
     if endpoint := settings.get("fs.azure.endpoint", ""):
         scheme, _, place = endpoint.rpartition("://")
         for kind in ("dfs", "blob"):
-            found[f"{kind}_storage_authority"] = place
-            found[f"{kind}_storage_scheme"] = scheme or "https"
+            arguments[f"{kind}_storage_authority"] = place
+            arguments[f"{kind}_storage_scheme"] = scheme or "https"
     has = {name for name, key in _AZURE_KEYS.items() if settings.get(key)}
     kind = settings.get("fs.azure.account.auth.type", "")
     own = {name for name in has if _AZURE_KEYS[name] in mine}
     kind = kind or _azure_kind(own) or _azure_kind(has)
     provider = settings.get("fs.azure.account.oauth.provider.type", "").rpartition(".")[2]
     if provider in OF_AZURE and kind in ("", "OAuth"):
-        return found | {name: settings[_AZURE_KEYS[name]] for name in has & {"client_id"}}
+        return arguments | {name: settings[_AZURE_KEYS[name]] for name in has & {"client_id"}}
     if not kind and not has:
-        if others:
+        if elsewhere:
             raise StorageError(
-                f"who asks is given for {', '.join(sorted(others))}, and not for {host}"
+                f"who asks is given for {', '.join(sorted(elsewhere))}, and not for {host}"
             )
-        return found
+        return arguments
     kind = kind or "OAuth"
-    if lacks := _AZURE_KINDS[kind] - has:
+    if missing := _AZURE_KINDS[kind] - has:
         raise StorageError(
             f"fs.azure.account.auth.type={kind} needs"
-            f" {' and '.join(sorted(_AZURE_KEYS[name] for name in lacks))}"
+            f" {' and '.join(sorted(_AZURE_KEYS[name] for name in missing))}"
         )
     keys = {name: settings[_AZURE_KEYS[name]] for name in _AZURE_KINDS[kind]}
     if "tenant_id" in keys:
         keys["tenant_id"] = keys["tenant_id"].rpartition("/")[2]
-    return found | keys
+    return arguments | keys
 
 
 def _azure_kind(has: set[str]) -> str:
-    """The first kind that has all it takes."""
+    """Return the first kind of authentication with all of its settings."""
     return next((kind for kind, names in _AZURE_KINDS.items() if has >= names), "")
 
 
 def _own(settings: dict[str, str], place: str) -> dict[str, str]:
-    """By their common names, those of one bucket or account before those of all."""
+    """Return settings by their common names; those of the bucket or account override general
+    ones."""
     by_place = [(*common_name(name), value) for name, value in settings.items()]
     of_all = {name: value for where, name, value in by_place if not where}
     return of_all | {name: value for where, name, value in by_place if where == place.lower()}
 
 
 def _credentials(settings: dict[str, str]) -> dict[str, Any]:
-    """Of the first provider that has what it takes, as Hadoop does. Raises `StorageError`."""
+    """Return the credentials of the first provider that has all it needs, as Hadoop does. Raises
+    `StorageError`."""
     names = {
         "access_key": "fs.s3a.access.key",
         "secret_key": "fs.s3a.secret.key",
@@ -220,14 +222,14 @@ def _credentials(settings: dict[str, str]) -> dict[str, Any]:
     providers = settings.get("fs.s3a.aws.credentials.provider", "")
     if not providers:
         return keys
-    for one in (name.strip().rpartition(".")[2] for name in providers.split(",")):
-        if one == ANONYMOUS:
+    for provider in (name.strip().rpartition(".")[2] for name in providers.split(",")):
+        if provider == ANONYMOUS:
             return {"anonymous": True}
-        if one not in WITH_KEYS:
-            if one == OF_VARIABLES and not os.environ.get("AWS_ACCESS_KEY_ID"):
+        if provider not in WITH_KEYS:
+            if provider == OF_VARIABLES and not os.environ.get("AWS_ACCESS_KEY_ID"):
                 continue
             return {}
-        needed = list(names)[: 3 if one == TEMPORARY else 2]
+        needed = list(names)[: 3 if provider == TEMPORARY else 2]
         if keys.keys() >= set(needed):
             return {name: keys[name] for name in needed}
     raise StorageError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.inspect.files import NAME_SIZE, FilePool, Listing, listing_of
-from rocketbed.pipeline.files.places import asked, check_authority, file_system
+from rocketbed.pipeline.files.places import check_authority, file_system, translated_errors
 from rocketbed.pipeline.files.storage import (
     LOCAL,
     Entry,
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
-"""Schemes under which the same places are reached as under another one."""
+"""Schemes that are other names of the same storage."""
 BLOCK: Final = 256 << 10
-"""Bytes of a request for less: a request costs as long as some hundred KiB of transfer."""
+"""Minimum bytes of a request: a request takes as long as the transfer of some hundred KiB."""
 BLOCKS_MAX: Final = 64
 AHEAD: Final = 8
-"""Requests at once where nothing but zeros is expected."""
+"""Concurrent requests in a range that is expected to be zeros."""
 AHEAD_SIZE: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStorage(Storage):
-    """Files behind a scheme."""
+    """Files of a storage with a scheme."""
 
     scheme: str
     authority: str
     settings: Settings = field(default=(), repr=False)
     """May hold secrets."""
-    seen: dict[str, list[Entry]] | None = field(default=None, repr=False, compare=False)
-    """What was listed, while a read is planned; None: nothing is kept."""
+    listings: dict[str, list[Entry]] | None = field(default=None, repr=False, compare=False)
+    """Cached listings while a read is planned; None: no cache."""
 
     is_local = False
     queues_max = 16
@@ -51,18 +51,18 @@ class RemoteStorage(Storage):
         return RemoteStorage, (self.scheme, self.authority, self.settings)
 
     def entries(self, directory: str) -> list[Entry]:
-        if self.seen is None:
+        if self.listings is None:
             return self._listed(directory)
-        if directory not in self.seen:
-            self.seen[directory] = self._listed(directory)
-        return self.seen[directory]
+        if directory not in self.listings:
+            self.listings[directory] = self._listed(directory)
+        return self.listings[directory]
 
     def _listed(self, directory: str) -> list[Entry]:
         from pyarrow.fs import FileSelector, FileType
 
         place, inner = self.at(directory)
-        with asked(directory):
-            found = place.get_file_info(FileSelector(inner, allow_not_found=True))
+        with translated_errors(directory):
+            listed = place.get_file_info(FileSelector(inner, allow_not_found=True))
         return sorted(
             Entry(
                 one.base_name,
@@ -70,7 +70,7 @@ class RemoteStorage(Storage):
                 one.type == FileType.Directory,
                 one.size or 0,
             )
-            for one in found
+            for one in listed
         )
 
     def segments(self, directory: str, digits: int = NAME_SIZE) -> Listing:
@@ -80,7 +80,7 @@ class RemoteStorage(Storage):
     def is_dir(self, path: str) -> bool:
         from pyarrow.fs import FileType
 
-        if self.seen is not None and self.entries(path):
+        if self.listings is not None and self.entries(path):
             return True
         return bool(self._type(path) == FileType.Directory)
 
@@ -91,7 +91,7 @@ class RemoteStorage(Storage):
 
     def content(self, path: str, size: int) -> bytes:
         place, inner = self.at(path)
-        with asked(path), place.open_input_stream(inner) as file:
+        with translated_errors(path), place.open_input_stream(inner) as file:
             return bytes(file.read(size))
 
     def pool(self) -> FilePool:
@@ -101,29 +101,29 @@ class RemoteStorage(Storage):
         return _RemoteFile(self, path)
 
     def identity(self, path: str) -> object:
-        scheme, rest = ALIASES.get(self.scheme, self.scheme), path.partition("://")[2]
-        host, slash, inner = rest.partition("/")
-        return scheme, one_host(host) + slash + inner if scheme == "abfs" else rest
+        scheme, remainder = ALIASES.get(self.scheme, self.scheme), path.partition("://")[2]
+        host, slash, inner = remainder.partition("/")
+        return scheme, one_host(host) + slash + inner if scheme == "abfs" else remainder
 
     def _type(self, path: str) -> Any:
         place, inner = self.at(path)
-        with asked(path):
+        with translated_errors(path):
             return place.get_file_info(inner).type
 
     def at(self, path: str) -> "tuple[FileSystem, str]":
-        """The file system, and the path in it."""
+        """Return the file system, and the path in it."""
         place, root = file_system(self.scheme, self.authority, self.settings)
-        rest = path.partition("://")[2].rstrip("/").removeprefix(self.authority)
-        return place, f"{root}{rest}" or "/"
+        remainder = path.partition("://")[2].rstrip("/").removeprefix(self.authority)
+        return place, f"{root}{remainder}" or "/"
 
 
 class _RemoteFile:
-    """A file as it was when it was opened: what is read is right only if it is that still."""
+    """File that must stay as it was when it was opened: a read of a replaced file is an error."""
 
     def __init__(self, storage: RemoteStorage, path: str) -> None:
         self._path = path
         self._place, self._inner = storage.at(path)
-        with asked(path):
+        with translated_errors(path):
             self._file = self._place.open_input_file(self._inner)
         self._opened = self._info()
 
@@ -131,8 +131,9 @@ class _RemoteFile:
         return int(self._info().size)
 
     def read_into(self, view: memoryview, position: int) -> int:
-        """Raises `Replaced`: pyarrow takes a short answer for what was asked for."""
-        with asked(self._path):
+        """Read and return the number of bytes. Raises `Replaced`: pyarrow does not notice a short
+        answer."""
+        with translated_errors(self._path):
             self._file.seek(position)
             count = int(self._file.readinto(view))
         now = self._info()
@@ -144,18 +145,18 @@ class _RemoteFile:
         self._file.close()
 
     def _info(self) -> Any:
-        with asked(self._path):
-            found = self._place.get_file_info(self._inner)
-        if found.size is None:
+        with translated_errors(self._path):
+            status = self._place.get_file_info(self._inner)
+        if status.size is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
-        return found
+        return status
 
 
 class RemotePool(FilePool):
-    """Bytes by position of files elsewhere, by few and large requests.
+    """Read remote files by position, with few and large requests.
 
-    What was read stays in memory, some MiB of it, and several requests are under way at once where
-    a file may only be prepared.
+    A few MiB of blocks stay cached, and several requests run concurrently where a file may only be
+    preallocated.
     """
 
     def __init__(self, storage: RemoteStorage) -> None:
@@ -169,7 +170,7 @@ class RemotePool(FilePool):
         if file is None or size <= 0:
             return b""
         if size > BLOCK:
-            with asked(path):
+            with translated_errors(path):
                 return bytes(file.read_at(max(min(size, file.size() - position), 0), position))
         first = position // BLOCK
         blocks = range(first, (position + size - 1) // BLOCK + 1)
@@ -177,7 +178,7 @@ class RemotePool(FilePool):
         return data[position - first * BLOCK :][:size]
 
     def data_ranges(self, path: str, position: int, end: int) -> Iterator[tuple[int, int]]:
-        """One range, that begins with the first byte which is not zero."""
+        """Yield one range, which begins with the first byte that is not zero."""
         file = self._file_of(path)
         end = min(end, file.size()) if file is not None else 0
         if self.read(path, position, min(BLOCK, end - position)).strip(b"\0"):
@@ -186,7 +187,7 @@ class RemotePool(FilePool):
         starts = range(position, end, AHEAD_SIZE)
 
         def filled(start: int) -> int:
-            with asked(path):
+            with translated_errors(path):
                 data = file.read_at(min(AHEAD_SIZE, end - start), start)
             return start + len(data) - len(data.lstrip(b"\0"))
 
@@ -209,11 +210,11 @@ class RemotePool(FilePool):
         super().close()
 
     def _file_of(self, path: str) -> Any:
-        """The open file; None when it is not there."""
+        """Return the open file; None if it does not exist."""
         if path not in self._files:
             try:
                 place, inner = self._storage.at(path)
-                with asked(path):
+                with translated_errors(path):
                     self._files[path] = place.open_input_file(inner)
             except FileNotFoundError:
                 return None
@@ -227,7 +228,7 @@ class RemotePool(FilePool):
             self._blocks.move_to_end(key)
             return self._blocks[key]
         length = max(min(BLOCK, file.size() - number * BLOCK), 0)
-        with asked(path):
+        with translated_errors(path):
             data = bytes(file.read_at(length, number * BLOCK)) if length else b""
         self._blocks[key] = data
         if len(self._blocks) > BLOCKS_MAX:
@@ -238,7 +239,7 @@ class RemotePool(FilePool):
 def storage_of(
     path: str, settings: Settings = (), seen: dict[str, list[Entry]] | None = None
 ) -> Storage:
-    """Where a path lies. `seen`: what is listed once is not listed again.
+    """Return the storage of a path. `seen`: cache of listings.
 
     Raises `StorageError`.
     """

@@ -1,4 +1,4 @@
-"""What a store directory says of itself: the files of its log, its marks, its topics."""
+"""Read the facts of a store directory: the files of its log, its marks, its topics."""
 
 import logging
 import os
@@ -18,9 +18,9 @@ from rocketbed.pipeline.option_table import OptionError
 logger = logging.getLogger("rocketbed.pipeline")
 
 UNKNOWN: Final = -1
-"""The offset of a mark that is not there."""
+"""Offset of a missing mark."""
 TABLE_MAX: Final = 256 << 20
-"""Bytes of a topic table that are read at most."""
+"""Maximum bytes read of a topic table."""
 
 
 class NotAStore(PipelineError):
@@ -30,7 +30,7 @@ class NotAStore(PipelineError):
 
 
 class Replica(NamedTuple):
-    """One store directory: which broker group it is of, what it is called there, where it lies."""
+    """Store directory: its broker group, its name in the group, and its root."""
 
     broker: str
     name: str
@@ -38,56 +38,56 @@ class Replica(NamedTuple):
     storage: Storage = LOCAL
 
     def segment(self, file: SegmentFile, *, window: int = WINDOW) -> Segment:
-        """A file of its log, open. Raises `DataLost`."""
+        """Open a file of the log. Raises `DataLost`."""
         return Segment(file.path, file.start, file.size, window=window, storage=self.storage)
 
 
 def check_topics(
     replicas: Sequence[Replica],
-    asked: Iterable[str] | None,
+    names: Iterable[str] | None,
     pattern: re.Pattern[str] | None = None,
     empty: Container[Replica] = (),
 ) -> None:
-    """Raises `OptionError` for a topic, or a pattern of them, that none of the stores knows.
+    """Raise `OptionError` for a topic, or a pattern of topics, that no store knows.
 
-    A log with neither queues nor a topic table, a copy for instance, may hold records of any
-    topic, unless it is one of the `empty`: that is told.
+    A log with neither queues nor a topic table, for instance a copy, may hold records of any topic,
+    unless it is in `empty`: a warning is logged.
     """
-    known: set[str] = set()
+    stored: set[str] = set()
     for replica in replicas:
-        here = known_topics(replica)
-        known |= here
-        if (asked or pattern) and not here and replica not in empty:
+        own = known_topics(replica)
+        stored |= own
+        if (names or pattern) and not own and replica not in empty:
             logger.warning(
                 "%s: neither queues nor config/topics.json say which topics its log holds, so a"
                 " topic that it does not hold gives no rows and no error",
                 replica.root,
             )
             return
-    missing = sorted(set(asked or ()) - known)
-    if pattern is not None and not any(map(pattern.fullmatch, known)):
+    missing = sorted(set(names or ()) - stored)
+    if pattern is not None and not any(map(pattern.fullmatch, stored)):
         missing = [f"a topic that matches {pattern.pattern}"]
     if missing:
-        option = "topics" if asked else "topicsPattern"
-        there = ", ".join(sorted(known)[:20]) or "none, nothing is stored yet"
+        option = "topics" if names else "topicsPattern"
+        available = ", ".join(sorted(stored)[:20]) or "none, nothing is stored yet"
         raise OptionError(
             f"option {option}: no store of the path has {', '.join(missing)}; topics there:"
-            f" {there}{' ...' if len(known) > 20 else ''}. For records of a topic that was deleted"
-            " leave the option out and filter by the column topic",
+            f" {available}{' ...' if len(stored) > 20 else ''}. For records of a topic that was"
+            " deleted leave the option out and filter by the column topic",
             Condition.UNKNOWN_TOPIC,
         )
 
 
 def known_topics(replica: Replica) -> set[str]:
-    """Topics of a store: those of its table, and those that it has queues of."""
+    """Topics of a store, from its topic table and its queues."""
     texts = (
         _content(replica, f"config/{name}", size=TABLE_MAX).decode(errors="replace")
         for name in ("topics.json", "topics.json.bak")
     )
-    found = set(topic_table(first_json(texts)) or ())
+    topics = set(topic_table(first_json(texts)) or ())
     for kind in ("consumequeue", "batchconsumequeue"):
-        found |= set(replica.storage.folders(os.path.join(replica.root, kind)))
-    return found
+        topics |= set(replica.storage.folders(os.path.join(replica.root, kind)))
+    return topics
 
 
 def log_files(replica: Replica) -> tuple[SegmentFile, ...]:
@@ -104,26 +104,26 @@ def log_files(replica: Replica) -> tuple[SegmentFile, ...]:
 
 
 def listed_files(replica: Replica) -> tuple[SegmentFile, ...]:
-    """The same as they are listed, empty ones too. Raises `NotAStore`."""
+    """Files of a replica's log as listed, including empty ones. Raises `NotAStore`."""
     directory = os.path.join(replica.root, "commitlog")
     storage = replica.storage
     if not storage.is_dir(directory):
-        what = "no commitlog is in it" if storage.is_dir(replica.root) else "no such directory"
-        raise NotAStore(f"{replica.root} is no store directory: {what}")
+        problem = "no commitlog is in it" if storage.is_dir(replica.root) else "no such directory"
+        raise NotAStore(f"{replica.root} is no store directory: {problem}")
     return storage.segments(directory).segments
 
 
 def first_offset(replica: Replica) -> int | None:
     """Physical offset at which a replica's log begins, None without one. Raises `NotAStore`.
 
-    An empty file before others is data that is gone: what expires goes by whole files.
+    An empty file before others is lost data: expiry deletes whole files.
     """
     files = listed_files(replica)
     return files[0].start if any(file.size for file in files) else None
 
 
 def durable_offset(replica: Replica) -> int:
-    """Up to where the log is known to have been on disk, from rocketbed's own marks; else -1.
+    """Offset up to which the log is known to have been on disk, from rocketbed's marks; else -1.
 
     RocketMQ leaves no such mark.
     """
@@ -142,8 +142,8 @@ def durable_offset(replica: Replica) -> int:
 
 
 def closed_ms(replica: Replica) -> int | None:
-    """Store time of the last record that was on disk when a broker closed the store; None where
-    none did, or one has opened it since."""
+    """Store time of the last record on disk when a broker closed the store; None if it was not
+    closed, or was opened again since."""
     names = {entry.name for entry in replica.storage.entries(replica.root)}
     if "abort" in names or "checkpoint" not in names:
         return None
@@ -160,6 +160,6 @@ def _content(
     except FileNotFoundError:
         return b""
     except OSError:
-        if not replica.storage.is_local:  # a server that refuses says nothing of the store
+        if not replica.storage.is_local:  # a refusal of a server is no fact about the store
             raise
         return b""

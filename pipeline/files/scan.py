@@ -1,4 +1,4 @@
-"""All records of a stretch of one file, and what lies between them.
+"""Scan a stretch of one file for its records and the gaps between them.
 
 Framing does not depend on what is asked for: whether bytes are a record is decided by magic, the
 position that the record claims, and its lengths, for every read alike, so that any two reads of a
@@ -48,11 +48,11 @@ class Scan:
         self.stop = min(stop, segment.size)
         self.rows = rows
         self.position = start
-        """Where the next record begins, from the start of the file."""
+        """Position of the next record in the file."""
         self.is_at_end = False
-        """Whether the log, or the file, ends at `position`."""
+        """True if the log, or the file, ends at `position`."""
         self.resyncs = 0
-        """How often the next record had to be searched for."""
+        """Number of searches for the next record."""
         self._is_tail = is_tail
         self._durable = durable
 
@@ -81,7 +81,7 @@ class Scan:
         self.is_at_end = self.position >= segment.size
 
     def _frames(self, window: Window) -> Iterator[Frame]:
-        """Frames of the good records at the window's start; moves `position` behind them."""
+        """Frames of the good records at the window's start; moves `position` after them."""
         at = 0
         stop = self.stop - window.origin
         offset = self.segment.base + window.origin
@@ -100,21 +100,21 @@ class Scan:
             yield frame
 
     def _gap(self, window: Window) -> Gap | None:
-        """What stands at `position`, which is no record; moves behind it.
+        """Describe the bytes at `position`, which are not a record, and move after them.
 
         None for a filler and for the log's end.
         """
         segment, position = self.segment, self.position
-        rest = segment.size - position
-        if blank_size(bytes(window.data[:8]), 0) == rest:
-            # What stands behind it is none of the log's: RocketMQ cuts a log without zeroing it.
+        remaining = segment.size - position
+        if blank_size(bytes(window.data[:8]), 0) == remaining:
+            # Bytes after the filler are not of the log: RocketMQ truncates without zeroing.
             self.position = segment.size
             self.is_at_end = True
             return None
         offset = segment.base + position
         may_end = self._is_tail and (self._durable == _UNKNOWN or offset >= self._durable)
         following = None if may_end and self._durable != _UNKNOWN else self._resync(position + 1)
-        reason = frame_reason(window.data, 0, offset, rest)
+        reason = frame_reason(window.data, 0, offset, remaining)
         shown = bytes(window.data[: min(SHOWN_MAX, window.length)])
         if following is not None:
             self.resyncs += 1
@@ -133,19 +133,19 @@ class Scan:
         return Gap(offset, end, reason, shown[: end - offset])
 
     def _resync(self, position: int) -> int | None:
-        """First place from `position` on where a whole good record stands."""
+        """First position from `position` on with a whole good record."""
         return next(good_records(self.segment, position), None)
 
 
 def good_records(segment: Segment, position: int) -> Iterator[int]:
-    """Places from `position` on where bytes are a whole good record, checksum included."""
+    """Yield positions from `position` on with a whole good record, checksum included."""
     for at in segment.claims_from(position):
-        rest = segment.size - at
-        if rest < RECORD_SIZE_MIN:
+        remaining = segment.size - at
+        if remaining < RECORD_SIZE_MIN:
             return
         head = segment.peek(at, _HEAD_MAX).ljust(_HEAD_MAX, b"\0")
         size = int.from_bytes(head[:4], "big", signed=True)
-        if not RECORD_SIZE_MIN <= size <= rest or not may_be_long(head, segment.base + at):
+        if not RECORD_SIZE_MIN <= size <= remaining or not may_be_long(head, segment.base + at):
             continue
         data = segment.peek(at, size)
         if scan_record(data, memoryview(data), 0, segment.base + at) is not None:

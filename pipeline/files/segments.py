@@ -17,7 +17,7 @@ from rocketbed.pipeline.files.storage import LOCAL, Replaced, Storage
 WINDOW: Final = 8 << 20
 """Bytes of a window. Any record is read whole, so a longer one makes a longer window."""
 WINDOW_MIN: Final = 64 << 10
-"""Bytes of the first window behind damage: where one record is bad the next may be, too."""
+"""Bytes of the first window after damage: the next record may be damaged too."""
 PADDING: Final = 128
 """Bytes behind the window's content, so that a fixed part can be taken at any place in it."""
 _PROBE: Final = 40
@@ -35,7 +35,7 @@ class Window:
 
 
 class Segment:
-    """One open file of the log. `size` is what it measured when the read was planned."""
+    """Open file of the log. `size` is its length when the read was planned."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Segment:
         return Window(self._buffer, position, length)
 
     def claims_from(self, position: int) -> Iterator[int]:
-        """Positions at or behind `position` where bytes say: a message, and it stands here.
+        """Yield positions at or after `position` where bytes claim to be a message at that offset.
 
         What is a hole of the file is passed over. Damage is looked at this way only, since a
         hostile body can hold such bytes.

@@ -1,11 +1,11 @@
-"""What segments hold, known before they are read: rows that the job `stats` makes.
+"""Statistics of segments, made by the job `stats` and used to skip segments in reads.
 
-Below one path each store has one Parquet file, which is put in place whole: a row for each segment,
-that is never without some of its topics, whatever ended the job. Only what can be checked again is
-believed: a row is of a segment whose first and last records have the bytes that were seen, below
-the same store's path, at the same offset, of the same length. A log is written in order, so one
-that was cut, made again or put there from elsewhere has another last record. A segment that was
-not full yet, or of which not all was records, is described and never believed.
+Below one path each store has one Parquet file, which is replaced atomically: it has a row with all
+topics for each segment, whatever ended the job. A row is used only if it can be checked: it is of a
+segment of the same store's path, at the same offset, of the same length, whose first and last
+records have the same bytes. A log is written in order, so one that was truncated, recreated or
+copied from elsewhere has another last record. The row of a segment that was not full yet, or that
+had bytes that were not records, is written and never used.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ KEY: Final = b"rocketbed.statistics"
 FORMAT: Final = 1
 _DIGITS: Final = 8
 _MARK: Final = b"%d crc=00000000" % FORMAT
-"""In the metadata of every file, which Parquet writes last; a checksum in place of the zeros."""
+"""Mark in the metadata of a file, which Parquet writes last; a checksum replaces the zeros."""
 FILE_MAX: Final = 8 << 30
 _FIGURES: Final[dict[str, tuple[str, str, Callable[[Iterable[int]], int]]]] = {
     "records": ("size", "count", sum),
@@ -40,8 +40,7 @@ _FIGURES: Final[dict[str, tuple[str, str, Callable[[Iterable[int]], int]]]] = {
     "oldest_ms": ("store_timestamp", "min", min),  # of all records: clocks may go back
     "youngest_ms": ("store_timestamp", "max", max),
 }
-"""What is known of a topic: of which column of its rows, and how those of parts are put together.
-"""
+"""Figures of a topic: the column of its rows, the aggregation, and how figures of parts combine."""
 _OF_TOPIC: Final = [("topic", pyarrow.string()), *((name, pyarrow.int64()) for name in _FIGURES)]
 SCHEMA: Final = pyarrow.schema(
     [
@@ -64,7 +63,7 @@ _COLUMNS: Final = ("topic", "physical_offset", "size", "store_timestamp")
 
 
 class Seen(NamedTuple):
-    """By what a segment is known again: physical offset and checksum of two of its records."""
+    """Identity of a segment: physical offset and checksum of its first and last records."""
 
     first_offset: int
     last_offset: int
@@ -73,24 +72,24 @@ class Seen(NamedTuple):
 
 
 class Unusable(Exception):
-    """Why there are no statistics of a store."""
+    """Statistics of a store cannot be used; the text is the reason."""
 
 
 def store_of(replica: Replica) -> str:
-    """What a store is called in statistics: its path."""
+    """Return the name of a store in statistics: its path."""
     root = replica.root.rstrip("/")
     return os.path.realpath(root or "/") if replica.storage.is_local else root
 
 
 def file_of(store: str) -> str:
-    """The name of a store's file."""
+    """Return the name of a store's file."""
     return f"store-{hashlib.sha256(store.encode()).hexdigest()[:24]}.parquet"
 
 
 def load(
     storage: Storage, path: str, store: str, columns: list[str] | None = None
 ) -> pyarrow.Table:
-    """Rows of a store (None: all columns) from its file. Raises `Unusable`."""
+    """Load the rows of a store (None: all columns) from its file. Raises `Unusable`."""
     from pyarrow import parquet
 
     names = dict.fromkeys(["store", *(columns or SCHEMA.names)])
@@ -101,9 +100,9 @@ def load(
         mark = (file.metadata.metadata or {}).get(KEY)
         if mark is None:
             raise Unusable("no statistics at all: another program wrote this Parquet file")
-        made = mark.partition(b" ")[0].decode(errors="replace")
-        if made != str(FORMAT):
-            raise Unusable(f"of format {made}, not {FORMAT}")
+        format_text = mark.partition(b" ")[0].decode(errors="replace")
+        if format_text != str(FORMAT):
+            raise Unusable(f"of format {format_text}, not {FORMAT}")
         if mark != _mark(data, mark):
             raise Unusable("damaged")
         table = file.read(columns=list(names))
@@ -179,7 +178,8 @@ def describe(store: str, split: Split) -> pyarrow.Table | None:
 
 
 def seen(replica: Replica, file: SegmentFile, first: int, last: int) -> Seen:
-    """What stands now where a segment's first and last records were; a checksum of -1: none."""
+    """Return the present identity of a segment at the offsets of its first and last records; a
+    checksum is -1 if no record is there."""
     pool = replica.storage.pool()
     try:
         return Seen(first, last, *(_crc(pool, file, at - file.start) for at in (first, last)))
@@ -195,9 +195,9 @@ def _crc(pool: FilePool, file: SegmentFile, position: int) -> int:
 
 
 def _summed(rows: pyarrow.RecordBatch) -> pyarrow.Table:
-    """Figures by topic of rows that are records, or messages of one."""
-    wanted = [(column, how) for column, how, _ in _FIGURES.values()]
-    sums = pyarrow.Table.from_batches([rows]).group_by("topic").aggregate(wanted)
+    """Sum figures by topic over rows that are records, or messages of one record."""
+    aggregations = [(column, how) for column, how, _ in _FIGURES.values()]
+    sums = pyarrow.Table.from_batches([rows]).group_by("topic").aggregate(aggregations)
     columns = [sums["topic"]]
     for name, (column, how, _) in _FIGURES.items():
         values = sums[f"{column}_{how}"].combine_chunks()

@@ -1,10 +1,10 @@
-"""Where a store's files lie: on this machine, or in an object store or another file system.
+"""Access to a store's files: local, in an object store, or in another file system.
 
-The readers ask for little: what a directory lists, a small file, and bytes by position. Local files
-are asked as ever; everything that has a scheme (`s3a://bucket/store`) through pyarrow, which the
-pipeline needs anyway and which brings S3, Azure, Google and HDFS with it. Paths keep their scheme,
-so that rows and errors show what the user wrote. A file elsewhere that changes while it
-is read is another one: no such store lets anybody write in the middle of one.
+The readers need little: the list of a directory, a small file, and bytes by position. Paths with a
+scheme (`s3a://bucket/store`) are read through pyarrow, which the pipeline needs anyway and which
+supports S3, Azure, Google and HDFS. Paths keep their scheme, so that rows and errors show the
+user's text. A remote file that changes while it is read was replaced: object stores do not write
+into files.
 """
 
 import os
@@ -28,23 +28,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE: Final = 32
-"""Files or stores that are asked at once while a read is planned."""
+"""Concurrent requests for files or stores while a read is planned."""
 
 
 class StorageError(PipelineError):
-    """A scheme that cannot be read, or what needs local files."""
+    """A scheme cannot be read, or a feature needs local files."""
 
 
 class UnknownScheme(StorageError, OptionError):
-    """A scheme that nobody has."""
+    """A scheme that no library supports."""
 
 
 class Replaced(OSError):
-    """A file is another one than when it was opened."""
+    """A file was replaced after it was opened."""
 
 
 class Entry(NamedTuple):
-    """What a directory lists: a file with its length in bytes, or a directory."""
+    """Entry of a directory: a file with its length in bytes, or a directory."""
 
     name: str
     path: str
@@ -53,13 +53,13 @@ class Entry(NamedTuple):
 
 
 class OpenFile(Protocol):
-    """One file, read by position."""
+    """File that is read by position."""
 
     def size(self) -> int:
-        """Its length now, in bytes. Raises `FileNotFoundError`."""
+        """Present length in bytes. Raises `FileNotFoundError`."""
 
     def read_into(self, view: memoryview, position: int) -> int:
-        """How many bytes were read; 0 at the end. Raises `Replaced`."""
+        """Read and return the number of bytes; 0 at the end. Raises `Replaced`."""
 
     def close(self) -> None:
         """May be called twice."""
@@ -72,19 +72,19 @@ class Storage:
     is_local = True
     settings = Settings()
     queues_max = 256
-    """Consume queues that a task looks into for the nearest record that one knows."""
+    """Maximum consume queues that a task searches for the nearest known record."""
 
     def entries(self, directory: str) -> list[Entry]:
-        """By name; none of a directory that is not there."""
-        found = []
+        """Return the entries by name; empty if the directory does not exist."""
+        entries = []
         try:
             for entry in os.scandir(directory):
                 is_dir = entry.is_dir()
                 size = 0 if is_dir or not entry.is_file() else entry.stat().st_size
-                found.append(Entry(entry.name, entry.path, is_dir, size))
+                entries.append(Entry(entry.name, entry.path, is_dir, size))
         except (FileNotFoundError, NotADirectoryError):
             pass
-        return sorted(found)
+        return sorted(entries)
 
     def segments(self, directory: str, digits: int = NAME_SIZE) -> Listing:
         """See `list_segments`."""
@@ -112,25 +112,28 @@ class Storage:
         return _LocalFile(path)
 
     def identity(self, path: str) -> object:
-        """What two ways to one directory have in common. Raises `OSError`."""
-        found = os.stat(path)
-        return found.st_dev, found.st_ino
+        """Return a key that all paths to one directory share. Raises `OSError`."""
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
 
 
 @dataclass(frozen=True, slots=True)
 class ListedOnce(Storage):
-    """Files of this machine, for the time that a read is planned: 50,000 segments take 0.4 s."""
+    """Files of this machine with cached listings, while a read is planned: to list 50,000 segments
+    takes 0.4 s."""
 
-    seen: dict[tuple[str, int], Listing] = field(default_factory=dict, repr=False, compare=False)
+    listings: dict[tuple[str, int], Listing] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return Storage, ()
 
     def segments(self, directory: str, digits: int = NAME_SIZE) -> Listing:
         key = directory, digits
-        if key not in self.seen:
-            self.seen[key] = list_segments(directory, digits)
-        return self.seen[key]
+        if key not in self.listings:
+            self.listings[key] = list_segments(directory, digits)
+        return self.listings[key]
 
 
 class _LocalFile:
@@ -154,7 +157,8 @@ LOCAL: Final = Storage()
 
 
 def spread(function: Callable[[T], R], items: Sequence[T], *, is_local: bool) -> list[R]:
-    """What a function gives for each: elsewhere many at once, since each waits for answers."""
+    """Map a function over items; concurrently for remote files, since each call waits for
+    answers."""
     if is_local or len(items) < 2:
         return [function(item) for item in items]
     with ThreadPoolExecutor(min(len(items), AT_ONCE)) as threads:
@@ -162,12 +166,11 @@ def spread(function: Callable[[T], R], items: Sequence[T], *, is_local: bool) ->
 
 
 def plain_path(path: str) -> str:
-    """A path of this machine without `file:`; one elsewhere with single slashes and without `..`,
-    as Hadoop has them; others as they are. What looks percent-encoded is not decoded, nor is it by
-    Spark's own sources."""
-    scheme, separator, rest = path.partition("://")
+    """Normalize a path: a local one loses `file:`, a remote one gets single slashes and no `..`, as
+    in Hadoop. Percent-encoding is not decoded; Spark's own sources do not decode it either."""
+    scheme, separator, remainder = path.partition("://")
     if separator and scheme.isalnum() and scheme.lower() != "file":
-        authority, slash, inner = re.sub("/+", "/", rest).partition("/")
+        authority, slash, inner = re.sub("/+", "/", remainder).partition("/")
         if {".", ".."} & set(inner.split("/")):
             inner = os.path.normpath(f"/{inner}").lstrip("/")
         return f"{scheme.lower()}://{authority}{slash}{inner}"

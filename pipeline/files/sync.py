@@ -1,9 +1,9 @@
-"""Where the first record at or behind a place of a file begins.
+"""Find the first record at or after a position of a file.
 
 Records have no marks between them, and a search for the bytes of a record's head can be fooled: a
 client that guesses offsets can plant whole chains of records inside one body. So a boundary is
-reached from a place that is known to be one: the file's start, or an entry of a consume queue,
-which the broker wrote and no client can. The search is there too, by name: `scan`.
+reached from a known boundary: the file's start, or an entry of a consume queue, which the broker
+writes and no client can. The search is available too, as mode `scan`.
 """
 
 import math
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from rocketbed.pipeline.files.splits import Split
 
 CHAIN: Final = 3
-"""Records that must follow one another for `scan` to believe the first."""
+"""Consecutive records that `scan` requires to accept the first."""
 _ENTRY: Final = struct.Struct(">qi")
 
 
 def first_record(segment: Segment, split: "Split", mode: str) -> int:
-    """Position in the file of the first record, or corrupt range, that begins at or behind the
+    """Position in the file of the first record, or corrupt range, that begins at or after the
     split's start.
 
-    `mode` is the option syncMode. May be behind the split's end.
+    `mode` is the option syncMode. The position may be after the split's end.
     """
     if split.is_aligned or split.start == 0:
         return split.start
@@ -45,7 +45,7 @@ def first_record(segment: Segment, split: "Split", mode: str) -> int:
 
 
 def walk_to(segment: Segment, split: "Split", anchor: int) -> int:
-    """Follow records from `anchor`, a record's start, to the first start at or behind the
+    """Follow records from `anchor`, a record's start, to the first start at or after the
     split's."""
     scan = Scan(segment, anchor, split.start, is_tail=split.is_tail, durable=split.durable)
     for _ in scan:
@@ -54,56 +54,56 @@ def walk_to(segment: Segment, split: "Split", anchor: int) -> int:
 
 
 def queue_anchor(replica: Replica, segment: Segment, position: int) -> int:
-    """Largest start of a record at or before `position` that a consume queue knows; 0 without
+    """Largest start of a record at or before `position` that a consume queue points at; 0 without
     one."""
     low, best = segment.base, segment.base
     high = segment.base + position
     pool = replica.storage.pool()
     try:
         for files, unit in _queues(replica, replica.storage.queues_max):
-            found = _largest(pool, files, unit, low, high)
-            if found is not None and found[0] > best:
-                data = segment.peek(found[0] - segment.base, 40)
-                if claims(data, 0, found[0]):
-                    best = found[0]
+            entry = _largest(pool, files, unit, low, high)
+            if entry is not None and entry[0] > best:
+                data = segment.peek(entry[0] - segment.base, 40)
+                if claims(data, 0, entry[0]):
+                    best = entry[0]
     finally:
         pool.close()
     return best - segment.base
 
 
 def last_known(replica: Replica, pool: FilePool, low: int, *, asks_all: bool) -> int:
-    """End of the furthest record at or behind `low` that a consume queue knows; `low` without
-    one. `asks_all`: any number of queues, if they are here."""
+    """End of the last record at or after `low` that a consume queue points at; `low` without one.
+    `asks_all`: search any number of queues, if they are local."""
     best = low
     most = math.inf if asks_all and replica.storage.is_local else replica.storage.queues_max
     for files, unit in _queues(replica, most):
-        found = _largest(pool, files, unit, low, OFFSET_END)
-        if found is not None:
-            best = max(best, sum(found))
+        entry = _largest(pool, files, unit, low, OFFSET_END)
+        if entry is not None:
+            best = max(best, sum(entry))
     return best
 
 
-def _queues(replica: Replica, most: float) -> Iterator[tuple[tuple[SegmentFile, ...], int]]:
-    """Files of some of a replica's consume queues, and the bytes of one entry there."""
+def _queues(replica: Replica, queues_max: float) -> Iterator[tuple[tuple[SegmentFile, ...], int]]:
+    """Yield the files of some of a replica's consume queues, and the size of their entries."""
     storage = replica.storage
-    seen = 0
+    count = 0
     for kind, unit in (("consumequeue", UNIT.size), ("batchconsumequeue", BATCH_UNIT.size)):
         root = os.path.join(replica.root, kind)
         for topic in storage.folders(root):
             for queue in storage.folders(os.path.join(root, topic)):
                 yield storage.segments(os.path.join(root, topic, queue)).segments, unit
-                seen += 1
-                if seen >= most:
+                count += 1
+                if count >= queues_max:
                     return
 
 
 def _largest(
     pool: FilePool, files: tuple[SegmentFile, ...], unit: int, low: int, high: int
 ) -> tuple[int, int] | None:
-    """The entry with the largest physical offset in `[low, high]` of a queue, and its record's
+    """Return the largest physical offset in `[low, high]` of a queue's entries, and its record's
     size; None without one.
 
-    Offsets grow along a queue; its files end in zeros and may begin with entries that only fill.
+    Offsets grow along a queue; its files end in zeros and may begin with filler entries.
     """
     for file in reversed(files):
         first, last = 0, file.size // unit
@@ -126,8 +126,7 @@ def _largest(
 
 
 def _search(segment: Segment, position: int) -> int:
-    """A place before `position` that looks like a chain of records, as near as can be; 0 without
-    one."""
+    """Nearest position before `position` that looks like a chain of records; 0 without one."""
     distance = WINDOW_MIN
     while distance < position:
         for at in good_records(segment, position - distance):
@@ -140,11 +139,11 @@ def _search(segment: Segment, position: int) -> int:
 
 
 def _chain_holds(segment: Segment, position: int) -> bool:
-    """Whether further records follow, or the end of the file or of what is written."""
+    """True if further records follow, or the end of the file or of the written part."""
     for _ in range(CHAIN - 1):
         position += int.from_bytes(segment.peek(position, 4), "big")
         head = segment.peek(position, 40)
         if not claims(head, 0, segment.base + position):
-            rest = segment.size - position
-            return not head[:8].strip(b"\0") or blank_size(head, 0) == rest
+            remaining = segment.size - position
+            return not head[:8].strip(b"\0") or blank_size(head, 0) == remaining
     return True

@@ -42,8 +42,8 @@ def property_column(frame: Frame, column: str) -> pyarrow.Array:
 
 
 def header_column(frame: Frame, kind: pyarrow.DataType) -> pyarrow.Array:
-    """All properties of each record by name; null where they are no UTF-8. A loop over rows: what
-    stands twice counts once, as in `parse_properties`."""
+    """Make a map of all properties of each record; null if they are not UTF-8. Loops over rows, so
+    that a repeated name counts once, as in `parse_properties`."""
     found = [
         None if text is None else properties_of(text)
         for text in text_column(frame, "properties").to_pylist()
@@ -83,7 +83,7 @@ def _property(frame: Frame, name: str) -> pyarrow.Array:
 
 
 def _last_values(frame: Frame, name: str, ends: Positions) -> Positions:
-    """Where the value of a record's last property of that name begins; -1 without one."""
+    """Position of the value of a record's last property of that name; -1 without one."""
     pattern = _VALUE_END + name + _NAME_END
     at, size = frame.properties_at, frame.properties_size
     begins = numpy.full(frame.count, -1, numpy.int64)

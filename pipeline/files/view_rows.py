@@ -1,4 +1,4 @@
-"""What the views beside `records` read: units of queues, entries of index files, blocks, files.
+"""Rows of the views other than `records`: units of queues, index entries, blocks, files.
 
 Each function here gives the rows of one part as columns: arrays, or one value for all rows.
 """

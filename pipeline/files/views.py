@@ -1,7 +1,7 @@
-"""The views beside `records`: consume queues, index files, checksums of blocks, counts of files.
+"""Views other than `records`: consume queues, index files, checksums of blocks, counts of files.
 
-Each view is planned into parts, one a task, and read part by part, without Spark. Queues and index
-files are shown as they lie on disk; the log is read up to the same end as its records are.
+Each view is planned into parts, one for each task, and read part by part, without Spark. Queues and
+index files are shown as they are on disk; the log is read up to the same end as its records.
 """
 
 import os
@@ -33,7 +33,7 @@ from rocketbed.pipeline.schema import arrow_schema
 
 
 class IndexUnreadable(PipelineError):
-    """The number of slots of a store's index files cannot be told."""
+    """The number of slots of a store's index files is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,24 @@ class Parts:
 
 
 def plan_view(options: Options, wanted: Wanted, ends: Sequence[tuple[Replica, int]]) -> list[Any]:
-    """Parts of a view, one a task. `ends`: where the log of each replica is read up to."""
+    """Plan the parts of a view, one for each task. `ends`: offset up to which each log is read."""
     if options.view == "consumequeue":
         return _shared(_queue_parts([each for each, _ in ends], wanted), options.split_bytes)
     if options.view == "index":
         return _shared(_index_parts([each for each, _ in ends]), options.split_bytes)
-    found: list[Split] = []
+    splits: list[Split] = []
     for each, end in ends:
         limit = end if wanted.end_offset is None else min(end, wanted.end_offset)
-        found += plan_splits(
+        splits += plan_splits(
             [each], split_bytes=1 << 62, start=wanted.start_offset, end=limit, durable=end
         )
-    return _block_splits(found, options) if options.view == "blocks" else found
+    return _block_splits(splits, options) if options.view == "blocks" else splits
 
 
 def read_view(
     part: Any, schema: pyarrow.Schema, options: Options, wanted: Wanted
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Rows of one part of a view as batches of exactly the schema given."""
+    """Read the rows of one part of a view as batches of exactly the given schema."""
     rows: Iterator[Columns]
     if isinstance(part, Parts):
         rows = (columns for each in part.parts for columns in rows_of(each))
@@ -81,7 +81,7 @@ def read_view(
 
 
 def _table(columns: Columns, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
-    """Columns as a batch; what is one value stands in every row."""
+    """Make a batch of columns; a single value is repeated in every row."""
     count = next(len(each) for each in columns.values() if isinstance(each, (numpy.ndarray, list)))
     arrays = []
     for field in schema:
@@ -98,12 +98,14 @@ def _table(columns: Columns, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
 
 
 def _mask(batch: pyarrow.RecordBatch, wanted: Wanted) -> pyarrow.Array | None:
-    """Rows that are asked for, by the columns that the view has."""
+    """Mask of the selected rows, by the columns that the view has."""
     names = set(batch.schema.names)
     conditions = []
     if "topic" in names and not (wanted.topics is None and wanted.pattern is None):
-        there = batch.column("topic").unique().to_pylist()
-        values = pyarrow.array([name for name in there if wanted.has_topic(name)], pyarrow.string())
+        present = batch.column("topic").unique().to_pylist()
+        values = pyarrow.array(
+            [name for name in present if wanted.has_topic(name)], pyarrow.string()
+        )
         conditions.append(compute.is_in(batch.column("topic"), value_set=values))
     if "physical_offset" in names:
         offsets = batch.column("physical_offset")
@@ -124,24 +126,24 @@ def _mask(batch: pyarrow.RecordBatch, wanted: Wanted) -> pyarrow.Array | None:
 
 
 def _shared(parts: Sequence[Any], split_bytes: int) -> list[Parts]:
-    """Parts put together until a task has enough to do."""
-    found: list[Parts] = []
+    """Combine small parts, so that each task has enough to read."""
+    combined: list[Parts] = []
     held: list[QueuePart | IndexPart] = []
     size = 0
     for part in parts:
         files = part.files if isinstance(part, QueuePart) else (part.file,)
         length = sum(file.size for file in files)
         if held and size + length > split_bytes:
-            found.append(Parts(tuple(held)))
+            combined.append(Parts(tuple(held)))
             held, size = [], 0
         held.append(part)
         size += length
-    return [*found, Parts(tuple(held))] if held else found
+    return [*combined, Parts(tuple(held))] if held else combined
 
 
 def _queue_parts(replicas: Sequence[Replica], wanted: Wanted) -> list[QueuePart]:
-    """All queues, one part a queue; of the topics wanted only."""
-    found: list[QueuePart] = []
+    """Make one part for each queue of the selected topics."""
+    parts: list[QueuePart] = []
     for replica in replicas:
         log_files(replica)
         storage = replica.storage
@@ -154,12 +156,12 @@ def _queue_parts(replicas: Sequence[Replica], wanted: Wanted) -> list[QueuePart]
                     if name.isascii() and name.isdigit():
                         files = storage.segments(os.path.join(root, topic, name)).segments
                         is_batch = kind == "batchconsumequeue"
-                        found.append(QueuePart(replica, topic, int(name), files, is_batch))
-    return found
+                        parts.append(QueuePart(replica, topic, int(name), files, is_batch))
+    return parts
 
 
 def _index_parts(replicas: Sequence[Replica]) -> list[IndexPart]:
-    found: list[IndexPart] = []
+    parts: list[IndexPart] = []
     need_local((replica.root for replica in replicas), "view=index")
     for replica in replicas:
         log_files(replica)
@@ -173,21 +175,21 @@ def _index_parts(replicas: Sequence[Replica]) -> list[IndexPart]:
                 raise IndexUnreadable(
                     f"{replica.root}/index: the number of slots cannot be told from the files"
                 )
-            found += [IndexPart(replica, file, opened.index_layout) for file in files]
+            parts += [IndexPart(replica, file, opened.index_layout) for file in files]
         finally:
             opened.close()
-    return found
+    return parts
 
 
 def _block_splits(files: Sequence[Split], options: Options) -> list[Split]:
-    """Splits cut at whole blocks, counted from the start of the log."""
+    """Divide splits at whole blocks, counted from the start of the log."""
     size = options.block_bytes
     step = max(1, options.split_bytes // size) * size
-    found: list[Split] = []
+    splits: list[Split] = []
     for file in files:
         low, end = file.base + file.start, file.base + file.end
         while low < end:
             high = min(end, low - low % step + step)
-            found.append(replace(file, start=low - file.base, end=high - file.base))
+            splits.append(replace(file, start=low - file.base, end=high - file.base))
             low = high
-    return found
+    return splits

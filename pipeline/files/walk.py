@@ -1,11 +1,11 @@
-"""From one record to the next by their sizes, many chains at once.
+"""Walk from record to record by their sizes, many chains at once.
 
-A loop in Python over every record costs as much as all the rest of reading. So the window is cut
-into lanes; each lane begins at a place that looks like a record, and numpy steps all lanes
-together, a record at a time. Where a lane ends just where the next one began, the two are one
-chain. Lanes that do not meet the chain from the left are walked anew by the loop, so a body that
-holds bytes like a record costs time and never a wrong position: only what is linked to the first
-record by sizes counts.
+A loop in Python over every record takes as long as the rest of reading. So the window is divided
+into lanes; each lane begins at a position that looks like a record, and numpy steps all lanes
+together, a record at a time. Where a lane ends exactly where the next one begins, the two are one
+chain. Lanes that do not meet the chain from the left are walked again by the loop, so a body with
+bytes like a record costs time and never gives a wrong position: only records linked to the first
+one by sizes count.
 """
 
 import struct
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from rocketbed.inspect.record import MAGIC_PREFIX, RECORD_SIZE_MIN
 
 LANE_RECORDS: Final = 32
-"""Records of a lane that are aimed at: a lane costs a search, a step costs a dozen array calls."""
+"""Target number of records in a lane: a lane costs a search, a step a dozen array calls."""
 LANES_MIN: Final = 16
-"""With fewer lanes the loop is as fast."""
+"""Minimum number of lanes: with fewer the loop is as fast."""
 SAMPLE_SIZE: Final = 32 << 10
-"""Bytes that are walked first to learn how long records are."""
+"""Bytes walked first to estimate the size of records."""
 _SAMPLE: Final = 16
 _SIZE: Final = struct.Struct(">i")
 _OFFSET: Final = struct.Struct(">q")
@@ -33,29 +33,29 @@ Positions = NDArray[numpy.int64]
 def walk(
     data: bytearray, position: int, stop: int, end: int, offset: int = 0
 ) -> tuple[Positions, int]:
-    """Positions of the records in `data[:end]` that begin in `[position, stop)`, and what follows.
+    """Positions of the records in `data[:end]` that begin in `[position, stop)`, and the next one.
 
     `position` is a record's start, `offset` the physical offset of `data[0]`. Ends at `stop`,
-    before the first size that is under a record's least, and before the first record that is not
-    wholly there. Sizes alone decide.
+    before the first size below the minimum of a record, and before the first incomplete record.
+    Only sizes are checked.
     """
     stop = min(stop, end - RECORD_SIZE_MIN + 1)
     sample, following = walk_one_by_one(data, position, min(stop, position + SAMPLE_SIZE), end)
     if len(sample) < _SAMPLE:
-        rest, following = walk_one_by_one(data, following, stop, end)
-        return numpy.concatenate((sample, rest)), following
+        remaining, following = walk_one_by_one(data, following, stop, end)
+        return numpy.concatenate((sample, remaining)), following
     lanes = (stop - following) * len(sample) // (following - position) // LANE_RECORDS
     if lanes < LANES_MIN:
-        rest, following = walk_one_by_one(data, following, stop, end)
-        return numpy.concatenate((sample, rest)), following
+        remaining, following = walk_one_by_one(data, following, stop, end)
+        return numpy.concatenate((sample, remaining)), following
     starts = _lane_starts(data, following, stop, lanes, offset)
-    rest, following = _walk_lanes(data, starts, stop, end)
-    return numpy.concatenate((sample, rest)), following
+    remaining, following = _walk_lanes(data, starts, stop, end)
+    return numpy.concatenate((sample, remaining)), following
 
 
 def walk_one_by_one(data: bytearray, position: int, stop: int, end: int) -> tuple[Positions, int]:
-    found: list[int] = []
-    append, unpack = found.append, _SIZE.unpack_from
+    positions: list[int] = []
+    append, unpack = positions.append, _SIZE.unpack_from
     stop = min(stop, end - RECORD_SIZE_MIN + 1)
     while position < stop:
         (size,) = unpack(data, position)
@@ -64,11 +64,11 @@ def walk_one_by_one(data: bytearray, position: int, stop: int, end: int) -> tupl
             break
         append(position)
         position = following
-    return numpy.array(found, numpy.int64), position
+    return numpy.array(positions, numpy.int64), position
 
 
 def _lane_starts(data: bytearray, position: int, stop: int, lanes: int, offset: int) -> Positions:
-    """Starts of lanes: `position`, then places that claim to be records, some distance apart."""
+    """Starts of lanes: `position`, then positions that claim to be records, some distance apart."""
     starts = [position]
     step = (stop - position) // lanes
     find, unpack = data.find, _OFFSET.unpack_from
@@ -95,8 +95,8 @@ def _walk_lanes(data: bytearray, starts: Positions, stop: int, end: int) -> tupl
         mask = numpy.arange(every.shape[1]) < counts[:, None]
         joined, following = every[mask], int(ends[-1])
         if following < stop:
-            rest, following = walk_one_by_one(data, following, stop, end)
-            joined = numpy.concatenate((joined, rest))
+            remaining, following = walk_one_by_one(data, following, stop, end)
+            joined = numpy.concatenate((joined, remaining))
         return joined, following
     pieces: list[Positions] = []
     following = int(starts[0])
@@ -115,9 +115,9 @@ def _walk_lanes(data: bytearray, starts: Positions, stop: int, end: int) -> tupl
 def _step(
     data: bytearray, starts: Positions, targets: Positions, end: int
 ) -> tuple[Positions, Positions, Positions]:
-    """Positions a lane and step, how many of each lane count, and where each lane got to.
+    """Positions by lane and step, the number of valid ones in each lane, and the end of each lane.
 
-    A lane that ends before its target has met a record that cannot be, or is longer than most.
+    A lane that ends before its target has met an impossible record, or has too many records.
     """
     sizes: NDArray[numpy.int32] = numpy.ndarray((len(data) - 3,), ">i4", buffer=data, strides=(1,))
     steps_max = 3 * LANE_RECORDS

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import ArrowInvalid
 
 from rocketbed.pipeline.files.paths import parse_paths
-from rocketbed.pipeline.files.places import asked, azure_arguments, s3_arguments
+from rocketbed.pipeline.files.places import azure_arguments, s3_arguments, translated_errors
 from rocketbed.pipeline.files.remote import RemoteStorage, storage_of
 from rocketbed.pipeline.files.replicas import NotAStore, Replica
 from rocketbed.pipeline.files.storage import LOCAL, Storage, StorageError, plain_path
@@ -361,12 +361,12 @@ def test_an_account_has_two_names() -> None:
 
 def test_what_pyarrow_says_is_one_line_without_a_signature() -> None:
     for error in (OSError("a\n'http://h/x?se=1&sig=s3cret&sp=r' b"), ArrowInvalid("?sig=s3cret")):
-        with pytest.raises(OSError, match=r"\?\.\.\.") as caught, asked("abfss://x/y"):
+        with pytest.raises(OSError, match=r"\?\.\.\.") as caught, translated_errors("abfss://x/y"):
             raise error
         assert caught.value.filename == "abfss://x/y"
         assert "s3cret" not in str(caught.value)
         assert "\n" not in str(caught.value)
-    with pytest.raises(FileNotFoundError, match="gone"), asked("abfss://x/y"):
+    with pytest.raises(FileNotFoundError, match="gone"), translated_errors("abfss://x/y"):
         raise FileNotFoundError("gone")
 
 
