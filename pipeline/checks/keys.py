@@ -8,7 +8,7 @@ again to say what is wrong and where.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rocketbed.pipeline.checks.found import Check
+from rocketbed.pipeline.checks.findings import Check
 from rocketbed.pipeline.checks.tables import KEY, at_place, in_log, user_topic
 
 if TYPE_CHECKING:

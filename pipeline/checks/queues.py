@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from rocketbed.pipeline.checks.found import Check
+from rocketbed.pipeline.checks.findings import Check
 from rocketbed.pipeline.checks.order import in_a_queue
 from rocketbed.pipeline.checks.queue_sums import LIGHT_TOPIC, unequal_labels
 

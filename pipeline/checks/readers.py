@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from rocketbed.pipeline.checks.found import Check
+from rocketbed.pipeline.checks.findings import Check
 from rocketbed.pipeline.checks.tables import KEY, with_keys
 
 if TYPE_CHECKING:

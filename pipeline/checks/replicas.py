@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rocketbed.pipeline.checks.found import EXAMPLES_MAX, Answer
+from rocketbed.pipeline.checks.findings import EXAMPLES_MAX, Answer
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from rocketbed.pipeline.checks.found import Answer, Check, answer
+from rocketbed.pipeline.checks.findings import Answer, Check, answer
 from rocketbed.pipeline.checks.keys import KeyTables, key_checks
 from rocketbed.pipeline.checks.log import checksums, whole_chain
 from rocketbed.pipeline.checks.order import dense_queues, send_order

@@ -23,7 +23,7 @@ from rocketbed.pipeline.jobs.export.writing import exported_columns
 from rocketbed.pipeline.jobs.inputs import distinct_logs, note_inputs, note_rest
 from rocketbed.pipeline.jobs.shared import check_shared
 from rocketbed.pipeline.jobs.tail.lines import bad_range, json_line, text_line
-from rocketbed.pipeline.jobs.tail.told import COUNTED, UNREADABLE, Told
+from rocketbed.pipeline.jobs.tail.progress import COUNTED, UNREADABLE, Told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

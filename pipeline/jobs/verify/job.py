@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketbed.pipeline.checks.found import Answer, Check, answer, not_applicable
+from rocketbed.pipeline.checks.findings import Answer, Check, answer, not_applicable
 from rocketbed.pipeline.checks.keys import LOST, KeyTables, key_checks
 from rocketbed.pipeline.checks.log import CHAIN, checksums, whole_chain
 from rocketbed.pipeline.checks.order import ORDER, dense_queues, send_order

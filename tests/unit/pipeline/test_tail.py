@@ -11,7 +11,7 @@ from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.tail.job import SHOWN, TailOptions, _Lines, tail
 from rocketbed.pipeline.jobs.tail.lines import BODY_MAX, json_line, shown_body, text_line
-from rocketbed.pipeline.jobs.tail.told import Told
+from rocketbed.pipeline.jobs.tail.progress import Told
 
 ROW: dict[str, Any] = {
     "broker": "broker-a",
