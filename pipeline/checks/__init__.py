@@ -1,5 +1,5 @@
 """The checks of `verify`, a module for each family: tables in, a table of findings out.
 
-Each works on DataFrames alone, so that it runs on a cluster and over Connect as it does here, and
-brings no row to the driver but counts and a few examples.
+Each uses DataFrames only, so that it runs locally, on a cluster and over Connect in the same way.
+Only counts and a few examples are collected by the driver.
 """

@@ -1,7 +1,8 @@
-"""What checks found: counted all at once, with the first examples of those that found something.
+"""Findings of checks: counted all at once, with a few examples of each.
 
-A check gives a table with one row for each finding: `allowed` (the configuration or a fault allows
-it) and `text`, a sentence. Counting them all is one query, so that Spark reads each table once.
+A check returns a table with one row for each finding: `allowed` (the configuration or a fault
+allows it) and `text`, a sentence. A single query counts all findings, so that Spark reads each
+table once.
 """
 
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ EXAMPLES_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check that can run. `found` has the columns `allowed boolean` and `text string`."""
+    """A check to run. `findings` has the columns `allowed boolean` and `text string`."""
 
     id: str
     """`V1`, ..."""
     title: str
-    found: "DataFrame"
+    findings: "DataFrame"
     unit: str = "messages"
 
 
@@ -35,7 +36,7 @@ class Answer:
     allowed: int = 0
     """Findings that are allowed, not counted in `count`."""
     examples: list[str] = field(default_factory=list)
-    """At most 20; of what is allowed only where nothing else was found."""
+    """At most 20; allowed findings only if there are no others."""
     note: str = ""
 
     def as_row(self) -> dict[str, Any]:
@@ -51,25 +52,25 @@ class Answer:
 
 
 def not_applicable(id_: str, title: str, note: str) -> Answer:
-    """The answer of a check that has nothing to look at."""
+    """Return the answer of a check that has nothing to examine."""
     return Answer(id_, title, "not-applicable", note=note)
 
 
 def answer(checks: list[Check]) -> list[Answer]:
-    """Run the checks; their answers in the same order."""
+    """Run the checks, and return their answers in the same order."""
     from pyspark.sql import functions as f
 
     if not checks:
         return []
     parts = [
-        check.found.agg(
+        check.findings.agg(
             f.lit(number).alias("number"),
             f.count_if(~f.col("allowed")).alias("found"),
             f.count_if(f.col("allowed")).alias("allowed"),
         )
         for number, check in enumerate(checks)
     ]
-    counted = reduce(lambda one, other: one.unionByName(other), parts).collect()
+    counted = reduce(lambda table, part: table.unionByName(part), parts).collect()
     answers = []
     for row in sorted(counted, key=lambda row: int(row["number"])):
         check = checks[row["number"]]
@@ -80,19 +81,19 @@ def answer(checks: list[Check]) -> list[Answer]:
 
 
 def add_examples(checks: list[Check], answers: list[Answer]) -> None:
-    """Fill in the first sentences of what was found, or else of what is allowed."""
+    """Fill in example sentences of the findings, or of the allowed ones if there are no others."""
     from pyspark.sql import functions as f
 
     parts = [
-        check.found.where(f.col("allowed") == f.lit(one.count == 0))
+        check.findings.where(f.col("allowed") == f.lit(result.count == 0))
         .select(f.lit(number).alias("number"), "text")
         .limit(EXAMPLES_MAX)
-        for number, (check, one) in enumerate(zip(checks, answers, strict=True))
-        if one.count or one.allowed
+        for number, (check, result) in enumerate(zip(checks, answers, strict=True))
+        if result.count or result.allowed
     ]
     if not parts:
         return
-    for row in reduce(lambda one, other: one.unionByName(other), parts).collect():
+    for row in reduce(lambda table, part: table.unionByName(part), parts).collect():
         answers[row["number"]].examples.append(str(row["text"]))
-    for one in answers:
-        one.examples.sort()
+    for result in answers:
+        result.examples.sort()

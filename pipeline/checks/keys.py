@@ -1,8 +1,8 @@
 """V1, V2, V3, V11, V12: every message that was sent against every message that is stored.
 
-Both sides are put under each other and grouped by key once. A key whose counts and places agree is
-done with; what is left, usually nothing, is the `suspects`, and only these are joined with the rows
-again to say what is wrong and where.
+A union of both sides is grouped by key once. A key whose counts and places agree needs no further
+work. The other keys, usually none, are the `suspects`: only these are joined with the rows again to
+say what is wrong and where.
 """
 
 from dataclasses import dataclass
@@ -23,40 +23,40 @@ ALTERED: Final = "V12", "another body, or sent by nobody"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyTables:
-    """What the checks by key look at."""
+    """Input of the checks by key."""
 
     sends: "DataFrame | None"
-    """None: no history; then only V3 can be told."""
+    """None without a history; only V3 can be checked then."""
     records: "DataFrame"
-    """Keys of one log for each broker."""
+    """Rows with keys, of one log for each broker."""
     excused: "DataFrame | None" = None
-    """Keys of messages that may be gone."""
+    """Keys of messages that may be missing."""
     is_whole: bool = False
-    """Whether the history holds every send to its topics, as the testbed's does."""
+    """True if the history holds every send to its topics, as the testbed's does."""
     copies: int = 1
-    """Replicas that have to hold a message."""
+    """Number of replicas that have to hold a message."""
     log_starts: "dict[str, int] | None" = None
-    """By broker where its log begins now, if retention took something."""
+    """Start of each broker's log, if retention deleted something."""
 
 
 def key_checks(tables: KeyTables, *, label: str = "") -> tuple[list[Check], "DataFrame"]:
-    """The checks, and the table of suspects that they share, to be persisted by the caller."""
+    """Return the checks, and their shared table of suspects, which the caller persists."""
     records = tables.records.where(tables.records["key"].isNotNull())
     if tables.sends is None:
         suspects = _repeated(records)
         return [_titled(DUPLICATED, label, _duplicated(suspects, records))], suspects
-    known = tables.sends.select("topic").distinct()
-    records = records.join(_small(known), "topic", "left_semi")
-    unnamed = tables.records.join(_small(known), "topic", "left_semi")
+    sent_topics = tables.sends.select("topic").distinct()
+    records = records.join(_small(sent_topics), "topic", "left_semi")
+    unnamed = tables.records.join(_small(sent_topics), "topic", "left_semi")
     suspects = _suspects(tables.sends, records, is_whole=tables.is_whole).persist()
-    found = [
+    findings = [
         (LOST, _lost(suspects, tables)),
         (RESURRECTED, _resurrected(suspects, records)),
         (DUPLICATED, _duplicated(suspects, records)),
         (MOVED, _moved(suspects, tables.sends, records)),
         (ALTERED, _altered(suspects, records, unnamed, is_whole=tables.is_whole)),
     ]
-    return [_titled(title, label, table) for title, table in found], suspects
+    return [_titled(title, label, table) for title, table in findings], suspects
 
 
 def _titled(title: tuple[str, str], label: str, table: "DataFrame") -> Check:
@@ -64,7 +64,7 @@ def _titled(title: tuple[str, str], label: str, table: "DataFrame") -> Check:
 
 
 def _suspects(sends: "DataFrame", records: "DataFrame", *, is_whole: bool) -> "DataFrame":
-    """Keys whose sends and records do not simply agree, with what is known of each."""
+    """Return the keys whose sends and records disagree, with their counts and marks."""
     from pyspark.sql import functions as f
 
     whole = _sent_side(sends).unionAll(_stored_side(records))
@@ -137,7 +137,7 @@ def _stored_side(records: "DataFrame") -> "DataFrame":
 
 
 def plain_crc() -> "Column":
-    """The checksum of the body that was sent; null where the stored body is a packed one."""
+    """Column with the checksum of the body that was sent; null if it is stored compressed."""
     from pyspark.sql import functions as f
 
     packed = f.col("sys_flag").bitwiseAND(1) != 0
@@ -145,7 +145,7 @@ def plain_crc() -> "Column":
 
 
 def _repeated(records: "DataFrame") -> "DataFrame":
-    """Without a history: keys that stand more than once in a topic of users."""
+    """Return the keys that are stored more than once in a user topic, without using a history."""
     from pyspark.sql import functions as f
 
     counted = records.where(user_topic()).groupBy(*KEY).agg(f.count("*").alias("stored"))
@@ -171,8 +171,10 @@ def _lost(suspects: "DataFrame", tables: KeyTables) -> "DataFrame":
         expired = of_broker & (f.col("physical_offset") < start)
         allowed = allowed | f.coalesce(expired, f.lit(False))
     few = f.concat(f.lit(" is held by fewer than "), f.lit(str(tables.copies)), f.lit(" replicas"))
-    what = f.when(f.col("stored") > 0, few).otherwise(f.lit(" is in no log"))
-    text = f.concat(f.lit("key "), f.col("uniq_key"), f.lit(", acknowledged at "), at_place(), what)
+    ending = f.when(f.col("stored") > 0, few).otherwise(f.lit(" is in no log"))
+    text = f.concat(
+        f.lit("key "), f.col("uniq_key"), f.lit(", acknowledged at "), at_place(), ending
+    )
     return rows.select(allowed.alias("allowed"), text.alias("text"))
 
 
@@ -182,7 +184,7 @@ def _resurrected(suspects: "DataFrame", records: "DataFrame") -> "DataFrame":
 
 
 def _duplicated(suspects: "DataFrame", records: "DataFrame") -> "DataFrame":
-    """One row for each key that is there too often."""
+    """Return a finding for each key that is stored too often."""
     from pyspark.sql import functions as f
 
     often = suspects.where("is_repeated").select(*KEY, "stored", "ok", "maybe")
@@ -202,23 +204,23 @@ def _duplicated(suspects: "DataFrame", records: "DataFrame") -> "DataFrame":
 
 
 def _moved(suspects: "DataFrame", sends: "DataFrame", records: "DataFrame") -> "DataFrame":
-    """Acknowledged places where the message is not, though it is somewhere."""
+    """Return a finding for each message that is stored, but not where it was acknowledged."""
     from pyspark.sql import functions as f
 
     doubtful = suspects.where("is_elsewhere").select(*KEY)
     in_queue, at = f.col("place"), f.col("physical_offset")
-    known = in_queue.isNotNull() | at.isNotNull()
-    acked = sends.where((f.col("outcome") == "ok") & known)
+    has_position = in_queue.isNotNull() | at.isNotNull()
+    acked = sends.where((f.col("outcome") == "ok") & has_position)
     acked = acked.join(doubtful, list(KEY), "left_semi")
     stored = records.join(doubtful, list(KEY), "left_semi")
-    there = stored.select(
+    stored_places = stored.select(
         *[f.col(name).alias(f"stored_{name}") for name in (*KEY, "place", "physical_offset")]
     )
     same = f.coalesce(in_queue == f.col("stored_place"), in_queue.isNull())
     same &= f.coalesce(at == f.col("stored_physical_offset"), at.isNull())
     for name in KEY:
         same &= f.col(name) == f.col(f"stored_{name}")
-    missing = acked.join(there, same, "left_anti")
+    missing = acked.join(stored_places, same, "left_anti")
     where = stored.groupBy(*KEY).agg(f.first(f.concat(at_place(), in_log())).alias("where"))
     text = f.concat(
         f.lit("key "),
@@ -239,20 +241,22 @@ def _altered(
     from pyspark.sql import functions as f
 
     changed = suspects.where("is_altered and not is_foreign").select(*KEY)
-    found = _sentences(records.join(changed, list(KEY)), "with another body than the one sent, at ")
+    findings = _sentences(
+        records.join(changed, list(KEY)), "with another body than the one sent, at "
+    )
     if not is_whole:
-        return found
+        return findings
     foreign = suspects.where("is_foreign").select(*KEY)
     strange = unnamed.where(f.col("key").isNull() & f.col("crc_ok") & f.col("reason").isNull())
-    return found.unionAll(
+    return findings.unionAll(
         _sentences(records.join(foreign, list(KEY)), "that nobody sent, at ")
     ).unionAll(_sentences(strange, "whose body names no writer, at "))
 
 
-def _sentences(rows: "DataFrame", what: str) -> "DataFrame":
+def _sentences(rows: "DataFrame", problem: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    text = f.concat(at_place(f"a message, {what}"), in_log())
+    text = f.concat(at_place(f"a message, {problem}"), in_log())
     return rows.select(f.lit(False).alias("allowed"), text.alias("text"))
 
 

@@ -1,4 +1,4 @@
-"""V5 and V10: the log is one row of records without a gap, and every checksum holds."""
+"""V5 and V10: the log is a sequence of records without a gap, and every checksum is right."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 CHAIN: Final = "V5", "a gap, an overlap or bytes that are no record"
 CHECKSUM: Final = "V10", "stored checksum wrong"
 WRONG_BODY: Final = ("crc_mismatch", "bad_body")
-"""Reasons for which a record is still a record."""
+"""Reasons that leave a record a record, with a wrong body."""
 
 
 def whole_chain(records: "DataFrame") -> Check:
-    """V5: nothing but records, each where the one before ends.
+    """V5: the log consists of records, each of which begins where the previous one ends.
 
-    Where the reader met other bytes it says so itself. Beside that the sizes of a file's records
-    have to add up to the stretch that they cover: a second reckoning, for every file at no cost.
+    The reader reports other bytes itself. As an independent check at no cost, the sizes of a file's
+    records have to add up to the range that they cover.
     """
     from pyspark.sql import functions as f
 
     is_gap = f.col("reason").isNotNull() & ~f.col("reason").isin(*WRONG_BODY)
-    said = f.concat(
+    gap_text = f.concat(
         f.col("size").cast("string"),
         f.lit(" bytes that are no record, "),
         f.col("reason"),
         f.lit(","),
         in_log(),
     )
-    gaps = records.where(is_gap).select(said.alias("text"))
+    gaps = records.where(is_gap).select(gap_text.alias("text"))
     end = f.col("at") + f.col("size")
     files = records.groupBy("broker", "replica", "segment").agg(
         f.min("at").alias("first"),
@@ -56,7 +56,7 @@ def whole_chain(records: "DataFrame") -> Check:
 
 
 def checksums(records: "DataFrame", damaged: tuple[str, ...] = ()) -> Check:
-    """V10: bodies match their stored checksums. Damage that a run did on purpose is allowed."""
+    """V10: bodies match their stored checksums. Damage that a run did deliberately is allowed."""
     from pyspark.sql import functions as f
 
     wrong = records.where((f.col("crc_ok") == f.lit(False)) | f.col("reason").isin(*WRONG_BODY))

@@ -20,11 +20,11 @@ ORDER: Final = "V7", "sent later, stored before"
 
 
 def dense_queues(records: "DataFrame", log_starts: dict[str, int] | None = None) -> Check:
-    """V6: in the order of the log the offsets of each queue rise by one, from 0 on.
+    """V6: in the order of the log, the offsets of each queue rise by one, starting at 0.
 
-    Where the log's start is gone (`log_starts`, bytes by broker) a queue may begin anywhere. A
-    record that holds several messages takes as many offsets; those of an undecided or withdrawn
-    transaction have no queue.
+    If the log's start was deleted (`log_starts`, bytes by broker), a queue may begin anywhere. A
+    record with several messages takes as many offsets. Records of an undecided or withdrawn
+    transaction are in no queue.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -35,16 +35,16 @@ def dense_queues(records: "DataFrame", log_starts: dict[str, int] | None = None)
     begins = f.lit(True)
     for broker, start in (log_starts or {}).items():
         begins = begins & ~((f.col("broker") == broker) & f.lit(start > 0))
-    due = f.coalesce(before, f.when(begins, f.lit(0)).otherwise(f.col("queue_offset")))
-    wrong = rows.withColumn("due", due).where(f.col("due") != f.col("queue_offset"))
+    expected = f.coalesce(before, f.when(begins, f.lit(0)).otherwise(f.col("queue_offset")))
+    wrong = rows.withColumn("expected", expected).where(f.col("expected") != f.col("queue_offset"))
     text = f.concat(
-        at_place(), in_log(), f.lit(" stands where offset "), f.col("due"), f.lit(" is due")
+        at_place(), in_log(), f.lit(" stands where offset "), f.col("expected"), f.lit(" is due")
     )
     return Check(*DENSE, wrong.select(f.lit(False).alias("allowed"), text.alias("text")))
 
 
 def in_a_queue() -> "Column":
-    """Whether a record is one that a queue has an entry for."""
+    """Column that is true for a record that has a queue entry."""
     from pyspark.sql import functions as f
 
     transaction = f.col("sys_flag").bitwiseAND(SYS_TRANSACTION)
@@ -59,9 +59,9 @@ def send_order(
 ) -> Check:
     """V7: in one queue, a send that returned before another began has the lower queue offset.
 
-    Only times of one clock are compared: of one run of the testbed, or of one client. A message
-    counts where it is, if that is not where it was acknowledged (`suspects` of V11); one that is
-    gone counts not.
+    Only times of the same clock are compared: of a run of the testbed, or of a client. The stored
+    place of a message counts if it is not the acknowledged one (`suspects` of V11). A lost message
+    is ignored.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

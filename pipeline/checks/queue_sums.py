@@ -1,9 +1,8 @@
-"""Consume queues reckoned up where they lie, so that millions of entries are not made into rows.
+"""Checksums of consume queues, so that millions of entries need not become rows.
 
-Two sums over products tell whether entries and records are the same set: place in the log times
-place in the queue, both modulo primes. Unlike a sum or an exclusive-or of the places alone, they
-see it when two entries have changed places. Executors reckon the entries with numpy, Spark the
-records.
+Two sums of products show whether entries and records are the same set: log offset times queue
+offset, both modulo primes. Unlike a sum or an exclusive-or of the log offsets alone, they change
+when two entries are swapped. Executors sum up the entries with numpy, Spark the records.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,18 +16,20 @@ if TYPE_CHECKING:
 
 PLACE_PRIME: Final = 2_147_483_629
 SUM_PRIME: Final = 2_147_483_587
-"""Under 2^31: 4,000 million entries of a queue can be summed up in 63 bits."""
+"""Less than 2^31: 4,000 million entries of a queue can be summed up in 63 bits."""
 SUMS_DDL: Final = (
     "label string, topic string, queue_id int, entries bigint, first bigint, second bigint,"
     " beyond bigint"
 )
 LIGHT_TOPIC: Final = "%LMQ%"
-"""Queues that a message enters besides its own."""
+"""Prefix of the queues that a message enters in addition to its own."""
 
 
 def entry_sums(spark: "SparkSession", logs: "Sequence[ReplicaLog]") -> "DataFrame":
-    """For each queue of these replicas its sums over entries of the log's range, and how many
-    entries point behind the log's end (`beyond`)."""
+    """Return the sums for each queue of these replicas, over entries within the log's range.
+
+    `beyond` counts the entries that point behind the log's end.
+    """
     from rocketbed.pipeline.files.decode import Wanted
     from rocketbed.pipeline.files.views import plan_view
     from rocketbed.pipeline.options import Options
@@ -48,7 +49,7 @@ def entry_sums(spark: "SparkSession", logs: "Sequence[ReplicaLog]") -> "DataFram
 
 
 def part_sums(label: str, start: int, end: int, part: Any) -> "Iterator[pyarrow.RecordBatch]":
-    """Sums of one part of the view `consumequeue`, one batch for each of its batches."""
+    """Yield the sums of a part of the view `consumequeue`, one batch for each of its batches."""
     from rocketbed.pipeline.files.decode import Wanted
     from rocketbed.pipeline.files.views import read_view
     from rocketbed.pipeline.options import Options
@@ -60,7 +61,7 @@ def part_sums(label: str, start: int, end: int, part: Any) -> "Iterator[pyarrow.
 
 
 def batch_sums(label: str, start: int, end: int, batch: "pyarrow.RecordBatch") -> Any:
-    """Sums by topic and queue of some entries."""
+    """Return the sums of a batch of entries, by topic and queue."""
     import numpy
     import pyarrow
 
@@ -90,7 +91,7 @@ def batch_sums(label: str, start: int, end: int, batch: "pyarrow.RecordBatch") -
 
 
 def record_sums(records: "DataFrame") -> "DataFrame":
-    """The same sums over records, by topic and queue."""
+    """Return the same sums over records, by topic and queue."""
     from pyspark.sql import functions as f
 
     return records.groupBy("topic", "queue_id").agg(
@@ -103,9 +104,9 @@ def record_sums(records: "DataFrame") -> "DataFrame":
 def unequal_labels(
     entries: "DataFrame", records: "Mapping[tuple[str, ...], DataFrame]"
 ) -> "DataFrame":
-    """Labels of replicas whose queues and records have other sums.
+    """Return the labels of replicas whose queues and records have different sums.
 
-    `records` are the records that the replicas of these labels have to have entries for.
+    `records` has, by labels of replicas, the records for which these need entries.
     """
     from pyspark.sql import functions as f
 
@@ -113,19 +114,19 @@ def unequal_labels(
     total = total.groupBy("label", "topic", "queue_id").agg(
         *[f.sum(name).alias(name) for name in ("entries", "first", "second", "beyond")]
     )
-    found: DataFrame | None = None
+    unequal: DataFrame | None = None
     for labels, table in records.items():
         names = f.explode(f.array(*[f.lit(label) for label in labels])).alias("label")
         theirs = record_sums(table).select(names, "*")
         ours = total.where(f.col("label").isin(*labels))
         both = ours.join(theirs, ["label", "topic", "queue_id"], "full").fillna(0)
         same = (f.col("entries") == f.col("records")) & (f.col("beyond") == 0)
-        for one, other in (("first", "their_first"), ("second", "their_second")):
-            same = same & (f.col(one) == f.col(other))
-        labels_found = both.where(~same).select("label")
-        found = labels_found if found is None else found.unionAll(labels_found)
-    assert found is not None
-    return found.distinct()
+        for entry_sum, record_sum in (("first", "their_first"), ("second", "their_second")):
+            same = same & (f.col(entry_sum) == f.col(record_sum))
+        labels_unequal = both.where(~same).select("label")
+        unequal = labels_unequal if unequal is None else unequal.unionAll(labels_unequal)
+    assert unequal is not None
+    return unequal.distinct()
 
 
 def _product(place: str, add: int) -> "Column":

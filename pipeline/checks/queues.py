@@ -1,7 +1,7 @@
 """V8: every record has its entry in the consume queue, and every entry its record.
 
-Both sides are reckoned up for each queue first (`queue_sums`), which needs no join; only a replica
-whose sums differ is compared entry by entry.
+Checksums of both sides are compared first for each queue (`queue_sums`), which needs no join. Only
+a replica whose sums differ is compared entry by entry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ QUEUE: Final = ("topic", "queue_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSide:
-    """One replica's queues, and the records that they have to agree with."""
+    """The queues of a replica, and the records with which they have to agree."""
 
     label: str
     """`broker/replica`."""
@@ -30,18 +30,18 @@ class QueueSide:
     records: "DataFrame"
     """The records of its log."""
     start: int
-    """Start of its log, bytes: entries before it are of records that expired."""
+    """Start of its log, bytes: earlier entries belong to expired records."""
     end: int
     topics: tuple[str, ...] | None = None
-    """Topics that the node knows; records of others are of deleted ones. None: not known."""
+    """Topics that the node has; all others were deleted. None if the topics are unknown."""
     deleted: Mapping[str, int] = field(default_factory=dict)
-    """By topic: records before this byte are of one that was deleted."""
+    """By topic: records before this byte belong to a deleted topic of the same name."""
     may_lag: bool = False
-    """Whether the node was killed: queues may end before the log, or go beyond it."""
+    """True if the node was killed: queues may end before the log, or go beyond it."""
 
 
 def unequal_sides(sums: "DataFrame", sides: Sequence[QueueSide]) -> set[str]:
-    """Labels of the replicas whose queues and logs do not add up to the same."""
+    """Return the labels of the replicas whose queues and logs have different sums."""
     groups: dict[tuple[object, ...], list[QueueSide]] = {}
     for side in sides:
         alike = (id(side.records), side.start, side.end, side.topics, *side.deleted.items())
@@ -69,16 +69,16 @@ def queue_entries(side: QueueSide) -> Check:
         dispatched = entries.agg(f.max("physical_offset").alias("dispatched"))
         missing = missing.crossJoin(f.broadcast(dispatched))
         lagging = f.col("physical_offset") > f.coalesce("dispatched", f.lit(-1))
-    found = (
+    findings = (
         _sentences(missing, lagging, f"has no entry in the queues of {side.label}")
         .unionAll(_sentences(stray, f.lit(False), f"is in the queues of {side.label} alone"))
         .unionAll(_sentences(beyond, f.lit(side.may_lag), f"is beyond the log's end, {side.label}"))
     )
-    return Check(QUEUES[0], f"{QUEUES[1]}: {side.label}", found, "entries")
+    return Check(QUEUES[0], f"{QUEUES[1]}: {side.label}", findings, "entries")
 
 
 def _with_entries(side: QueueSide) -> "DataFrame":
-    """The records that have to have an entry."""
+    """Return the records that need a queue entry."""
     from pyspark.sql import functions as f
 
     records = side.records.where(in_a_queue() & _in_range(side) & f.col("topic").isNotNull())
@@ -95,7 +95,7 @@ def _in_range(side: QueueSide) -> "Column":
     return (f.col("physical_offset") >= side.start) & (f.col("physical_offset") < side.end)
 
 
-def _sentences(rows: "DataFrame", allowed: "Column", what: str) -> "DataFrame":
+def _sentences(rows: "DataFrame", allowed: "Column", problem: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
     text = f.concat(
@@ -108,6 +108,6 @@ def _sentences(rows: "DataFrame", allowed: "Column", what: str) -> "DataFrame":
         f.col("physical_offset"),
         f.lit(", "),
         f.col("size"),
-        f.lit(f" bytes) {what}"),
+        f.lit(f" bytes) {problem}"),
     )
     return rows.select(allowed.alias("allowed"), text.alias("text"))

@@ -1,4 +1,4 @@
-"""V9: a consumer group got every message that it has passed, and ordered topics in their order."""
+"""V9: a consumer group got every message that it passed, and ordered topics in their order."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -23,17 +23,18 @@ def skipped(
 ) -> Check:
     """V9: every stored message below a group's position was delivered to some member.
 
-    The position is what was committed; where the history holds no commits, behind the last message
-    delivered. A group begins at the queue's start, or at what it was reset to; without commits at
-    the first message that it got. `by_key`: deliveries name messages by their keys (a testbed's),
-    else the queue offset has to do. `by_broker`: the history says which broker each was on.
-    `excused`: the run lost messages legally, so that positions may be of the log before.
+    The position is the committed offset; in a history without commits, the offset after the last
+    delivered message. A group begins at the queue's start, or at the offset to which it was reset;
+    without commits at the first message that it got. `by_key`: deliveries have message keys (as the
+    testbed's), else the queue offset identifies the message. `by_broker`: the history has the
+    broker of each row. `excused`: the run lost messages legally, so that positions may refer to
+    the log before that loss.
     """
     from pyspark.sql import functions as f
 
     if not by_broker:
-        nobody = f.lit("")
-        history, records = (table.withColumn("broker", nobody) for table in (history, records))
+        no_broker = f.lit("")
+        history, records = (table.withColumn("broker", no_broker) for table in (history, records))
     group = ["group", *QUEUE]
     reads = with_keys(history.where("kind = 'read'"))
     delivered = reads.groupBy(*group).agg(
@@ -51,9 +52,9 @@ def skipped(
     limits = limits.select(*group, start.alias("start"), f.coalesce(end, f.lit(0)).alias("end"))
     rows = records.where(f.col("queue_offset").isNotNull())
     within = (f.col("queue_offset") >= f.col("start")) & (f.col("queue_offset") < f.col("end"))
-    due = rows.join(f.broadcast(limits), list(QUEUE)).where(within)
-    how = ["group", *KEY] if by_key else [*group, "queue_offset"]
-    missed = due.join(reads.select(*how).distinct(), how, "left_anti")
+    expected = rows.join(f.broadcast(limits), list(QUEUE)).where(within)
+    columns = ["group", *KEY] if by_key else [*group, "queue_offset"]
+    missed = expected.join(reads.select(*columns).distinct(), columns, "left_anti")
     text = f.concat(
         f.lit("group "),
         f.col("group"),
@@ -71,7 +72,7 @@ def skipped(
 
 
 def out_of_order(history: "DataFrame", topics: tuple[str, ...], *, excused: bool = False) -> Check:
-    """V9o: in a queue of an ordered topic the first deliveries to a group rise with the offset."""
+    """V9o: in a queue of an ordered topic, messages are first delivered in the order of offsets."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

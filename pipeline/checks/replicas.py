@@ -1,7 +1,7 @@
 """V4: replicas of a broker hold the same bytes over the range that both have.
 
-Blocks are compared by their checksums, so no byte becomes a row: 1 MiB of log is one row here. Only
-the first block that differs is then read again, for the byte and the record where it begins.
+Blocks are compared by their checksums, so that 1 MiB of log is a single row. Only the first block
+that differs is read again, to find the first different byte and its record.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ class Divergence:
     first: int
     """The first byte that differs, or the start of its block."""
     last: int
-    """Behind the last block that does."""
+    """End of the last block that differs."""
     blocks: int
     record: int | None = None
-    """Where the record begins that holds the first byte."""
+    """Start of the record that holds the first byte."""
 
     @property
     def text(self) -> str:
@@ -42,26 +42,26 @@ class Divergence:
 
 
 def unequal_blocks(blocks: "DataFrame", leaders: Mapping[str, str]) -> list[Divergence]:
-    """Replicas with blocks that differ from the leader's, at most one entry for each.
+    """Return the replicas with blocks that differ from the leader's, one entry for each.
 
-    `blocks` has `broker, replica, offset, length, crc32`; `leaders` names a replica by broker.
+    `blocks` has `broker, replica, offset, length, crc32`; `leaders` has a replica by broker.
     """
     from pyspark.sql import functions as f
 
     is_leader: Column = f.lit(False)
     for broker, replica in leaders.items():
         is_leader = is_leader | ((f.col("broker") == broker) & (f.col("replica") == replica))
-    theirs = blocks.where(is_leader).select(
+    leader_blocks = blocks.where(is_leader).select(
         "broker",
         "offset",
         f.col("replica").alias("leader"),
         f.col("length").alias("their_length"),
         f.col("crc32").alias("their_crc"),
     )
-    others = blocks.where(~is_leader).join(theirs, ["broker", "offset"])
+    follower_blocks = blocks.where(~is_leader).join(leader_blocks, ["broker", "offset"])
     same = (f.col("crc32") == f.col("their_crc")) & (f.col("length") == f.col("their_length"))
-    found = (
-        others.where(~same)
+    unequal = (
+        follower_blocks.where(~same)
         .groupBy("broker", "replica", "leader")
         .agg(
             f.min("offset").alias("first"),
@@ -69,38 +69,40 @@ def unequal_blocks(blocks: "DataFrame", leaders: Mapping[str, str]) -> list[Dive
             f.count("*").alias("blocks"),
         )
     )
-    return [Divergence(*row) for row in sorted(found.collect())]
+    return [Divergence(*row) for row in sorted(unequal.collect())]
 
 
-def first_difference(one: Path, other: Path, position: int, size: int) -> int:
-    """Where in a stretch of two files the bytes begin to differ; `position` if they do not.
+def first_difference(first: Path, second: Path, position: int, size: int) -> int:
+    """Return the first position where two files differ, within `size` bytes from `position`.
 
-    Raises `OSError`.
+    Returns `position` if they do not. Raises `OSError`.
     """
     contents = []
-    for path in (one, other):
+    for path in (first, second):
         with open(path, "rb") as file:
             file.seek(position)
             contents.append(file.read(size))
-    here, there = contents
-    pairs = enumerate(zip(here, there, strict=False))
-    return position + next((at for at, (left, right) in pairs if left != right), 0)
+    first_bytes, second_bytes = contents
+    pairs = enumerate(zip(first_bytes, second_bytes, strict=False))
+    return position + next(
+        (at for at, (first_byte, second_byte) in pairs if first_byte != second_byte), 0
+    )
 
 
 def diverged(
-    found: list[Divergence], agreed: Mapping[str, int], damaged: tuple[str, ...]
+    divergences: list[Divergence], agreed: Mapping[str, int], damaged: tuple[str, ...]
 ) -> Answer:
     """V4: a finding for each replica that differs.
 
-    `agreed` says by replica up to which byte it had to be like its leader (missing: everywhere);
-    what a run damaged on purpose proves nothing.
+    `agreed` has, by replica, the byte up to which it had to equal its leader (missing: everywhere).
+    Differences of replicas that a run damaged deliberately are allowed.
     """
     counted: list[str] = []
     allowed: list[str] = []
-    for one in found:
-        excused = one.first >= agreed.get(one.replica, one.first + 1)
-        excused |= one.replica in damaged or one.leader in damaged
-        (allowed if excused else counted).append(one.text)
+    for divergence in divergences:
+        excused = divergence.first >= agreed.get(divergence.replica, divergence.first + 1)
+        excused |= divergence.replica in damaged or divergence.leader in damaged
+        (allowed if excused else counted).append(divergence.text)
     return Answer(
         *DIVERGED,
         "violated" if counted else "ok",

@@ -1,14 +1,14 @@
-"""The tables that the checks of `verify` work on, and the keys by which they are joined.
+"""The input tables of the checks of `verify`, and the keys by which they are joined.
 
-A message is known by its topic and its unique key, as two hashes (96 bits together): joins and
-groups then run over numbers. With a thousand million messages two of them share both with a chance
-of 1 in 10^11.
+A message is identified by its topic and its unique key, as two hashes (96 bits together), so that
+joins and groups use numbers. With a thousand million messages, two of them share both hashes with a
+chance of 1 in 10^11.
 
 `sends` has the columns of a history's sends with `topic_key`, `key` (hashes), `place` (hash of
 broker, topic, queue and queue offset). `records` has a row for each record of a log: `broker,
 replica, topic, queue_id, queue_offset, physical_offset, size, sys_flag, body_crc, crc_ok, segment,
-reason` and `uniq_key` hashed in the same way, with `firm`: whether as many replicas hold it as were
-asked for. `reason` is set where bytes are no record, or one with a wrong checksum.
+reason` and `uniq_key` hashed in the same way, with `firm`: true if the required number of replicas
+hold it. `reason` is set if bytes are not a record, or a record with a wrong checksum.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KEY: Final = ("key", "key2")
-"""What names a message."""
+"""Columns that identify a message."""
 SYSTEM_TOPICS: Final = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102")
-"""Beginnings of topics in which a broker writes a message again under its own key."""
+"""Prefixes of topics in which a broker stores a message again under its original key."""
 SYS_COMPRESSED: Final = 0x1
 SYS_TRANSACTION: Final = 0xC
 SYS_PREPARED: Final = 0x4
@@ -40,7 +40,7 @@ RECORD_COLUMNS: Final = (
     "segment",
     "_corrupt",
 )
-"""What is read of each record, with the key's own column."""
+"""Columns that are read of each record, in addition to the key's column."""
 
 
 def with_keys(table: "DataFrame") -> "DataFrame":
@@ -54,18 +54,18 @@ def with_keys(table: "DataFrame") -> "DataFrame":
 
 
 def place(*, by_broker: bool) -> "Column":
-    """A hash of where a message is in its queue; null when that is not known."""
+    """Column with a hash of a message's place in its queue; null if the place is unknown."""
     from pyspark.sql import functions as f
 
     names = [*(["broker"] if by_broker else []), "topic", "queue_id", "queue_offset"]
-    known = f.lit(True)
+    is_known = f.lit(True)
     for name in names:
-        known = known & f.col(name).isNotNull()
-    return f.when(known, f.xxhash64(*names))
+        is_known = is_known & f.col(name).isNotNull()
+    return f.when(is_known, f.xxhash64(*names))
 
 
 def send_table(history: "DataFrame", *, by_broker: bool = False) -> "DataFrame":
-    """The sends of a history, with keys. `by_broker`: it says which broker each went to."""
+    """Return the sends of a history, with keys. `by_broker`: it has the broker of each send."""
     from pyspark.sql import functions as f
 
     sends = with_keys(history.where(f.col("kind") == "send"))
@@ -73,7 +73,7 @@ def send_table(history: "DataFrame", *, by_broker: bool = False) -> "DataFrame":
 
 
 def record_table(rows: "DataFrame", firm: "Column", *, by_broker: bool = False) -> "DataFrame":
-    """Rows of the data source, with `uniq_key`, as the checks want them."""
+    """Return the input table of the checks, from rows of the data source with `uniq_key`."""
     from pyspark.sql import functions as f
 
     reason = f.col("_corrupt.reason")
@@ -91,7 +91,7 @@ def record_table(rows: "DataFrame", firm: "Column", *, by_broker: bool = False) 
 
 
 def key_in_body() -> "Column":
-    """The unique value in a body of the testbed's workload (`chaos.evidence.workload`), as text."""
+    """Column with the unique value in a testbed's body (`chaos.evidence.workload`), as text."""
     from pyspark.sql import functions as f
 
     body = f.col("body")
@@ -101,7 +101,7 @@ def key_in_body() -> "Column":
 
 
 def first_key() -> "Column":
-    """The first UNIQ_KEY among the properties: a message's own, where a batch's follows it."""
+    """Column with the first UNIQ_KEY of the properties: the message's own, before a batch's."""
     from pyspark.sql import functions as f
 
     text = f.concat(f.lit("\x02"), f.col("properties"))
@@ -110,7 +110,7 @@ def first_key() -> "Column":
 
 
 def inner_messages() -> "Column":
-    """How many messages a record holds: more than 1 only for one that was batched inside."""
+    """Column with the number of messages in a record; more than 1 only for an inner batch."""
     from pyspark.sql import functions as f
 
     text = f.concat(f.lit("\x02"), f.col("properties"))
@@ -120,7 +120,7 @@ def inner_messages() -> "Column":
 
 
 def user_topic() -> "Column":
-    """Whether a topic is one in which a broker writes nothing of its own accord."""
+    """Column that is true for a topic in which only users' messages are written."""
     from pyspark.sql import functions as f
 
     ours = f.lit(False)
@@ -130,7 +130,7 @@ def user_topic() -> "Column":
 
 
 def at_place(*before: "Column | str") -> "Column":
-    """`topic/queue offset N (log M of broker/replica)` of a record, after other words."""
+    """Column with `topic/queue offset N` of a record, after the words in `before`."""
     from pyspark.sql import functions as f
 
     words = [f.lit(word) if isinstance(word, str) else word for word in before]

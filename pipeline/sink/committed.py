@@ -35,7 +35,7 @@ from rocketbed.pipeline.sink.markers import (
     committed,
     jobs_of,
     marker_topic,
-    tell_expired,
+    warn_expired,
 )
 from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
 
@@ -74,11 +74,11 @@ def marked_runs(options: Options) -> Marked:
 
     Raises `BadMarker`, `WireError`, `NotAStore`.
     """
-    found: Mapping[str, Runs | None]
-    found = _of_cluster(options) if options.endpoints else _of_stores(options)
+    runs_by_job: Mapping[str, Runs | None]
+    runs_by_job = _cluster_runs(options) if options.endpoints else _stores_runs(options)
     return {
         job: None if runs is None else _within(runs, options.topics).as_json()
-        for job, runs in found.items()
+        for job, runs in runs_by_job.items()
     }
 
 
@@ -86,25 +86,27 @@ def read_committed(
     plan: ReadPlan, part: CommittedPart, schema: pyarrow.Schema, corrupt_column: str
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of a part that count. Raises `BadMarker` for one of which nobody can tell."""
-    known = {job: rows for job, rows in part.runs.items() if rows is not None}
-    lookup = Lookup({job: Runs.from_json(rows) for job, rows in known.items()})
+    readable = {job: rows for job, rows in part.runs.items() if rows is not None}
+    lookup = Lookup({job: Runs.from_json(rows) for job, rows in readable.items()})
     unknown: set[str] = set()
     names = {canonical(name, corrupt_column): name for name in schema.names}
-    added = [item for item in arrow_schema("records", COLUMNS) if item.name not in names]
-    for batch in plan.read(part.split, pyarrow.schema([*schema, *added])):
+    extra_fields = [field for field in arrow_schema("records", COLUMNS) if field.name not in names]
+    for batch in plan.read(part.split, pyarrow.schema([*schema, *extra_fields])):
         columns = {name: batch[names.get(name, name)] for name in COLUMNS}
         mask = counting(columns, lookup, unknown)
-        if strange := sorted(unknown & part.runs.keys()):
+        if unreadable := sorted(unknown & part.runs.keys()):
             raise BadMarker(
-                f"topic {marker_topic(strange[0])} has more than one queue, or its first message is"
-                f" no marker: it was not made by a writer, so nobody can say what is committed of"
-                f" job {strange[0]}, of which there are rows"
+                f"topic {marker_topic(unreadable[0])} has more than one queue, or its first message"
+                f" is no marker: it was not made by a writer, so nobody can say what is committed"
+                f" of job {unreadable[0]}, of which there are rows"
             )
-        kept = pyarrow.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
+        committed_rows = pyarrow.RecordBatch.from_arrays(
+            batch.columns[: len(schema)], schema=schema
+        )
         if not mask.all():
-            kept = kept.filter(pyarrow.array(mask))
-        if kept.num_rows:
-            yield kept
+            committed_rows = committed_rows.filter(pyarrow.array(mask))
+        if committed_rows.num_rows:
+            yield committed_rows
     for job in sorted(unknown):
         logger.warning(
             "rows of job %s are left out: there is no topic %s, so none of them counts, or the"
@@ -134,74 +136,74 @@ def counting(
     return mask
 
 
-def _of_cluster(options: Options) -> dict[str, Runs | None]:
+def _cluster_runs(options: Options) -> dict[str, Runs | None]:
     import trio
 
     from rocketbed.pipeline.sink.marking import read_markers
     from rocketbed.pipeline.wire.log import WireLog
 
-    async def ask() -> dict[str, Runs | None]:
+    async def read_runs() -> dict[str, Runs | None]:
         async with WireLog(options.endpoints, limit_s=options.limit_s) as log:
-            found = await read_markers(log, await log.topics())
-            await _await_brokers(log, [runs for runs in found.values() if runs], options)
-            return found
+            runs_by_job = await read_markers(log, await log.topics())
+            await _await_brokers(log, [runs for runs in runs_by_job.values() if runs], options)
+            return runs_by_job
 
-    return trio.run(ask)
+    return trio.run(read_runs)
 
 
-async def _await_brokers(log: "WireLog", found: Sequence[Runs], options: Options) -> None:
+async def _await_brokers(log: "WireLog", marked: Sequence[Runs], options: Options) -> None:
     """A broker that is away is on no route, so nothing else would say that a part of what counts
     is missing. Raises `WireError`, unless failOnDataLoss=false."""
     from rocketbed.pipeline.wire.log import WireError
 
-    wanted = Wanted.of(options)
-    places = (place for runs in found for place in runs.places())
-    names = sorted({place.broker for place in places if wanted.has_topic(place.topic)})
+    row_filter = Wanted.of(options)
+    places = (place for runs in marked for place in runs.places())
+    names = sorted({place.broker for place in places if row_filter.has_topic(place.topic)})
     if options.brokers:
         names = [name for name in names if name in options.brokers]
     try:
         if names:
             await log.brokers(names, ())
     except WireError as exc:
-        what = f"not all brokers with rows that count ({', '.join(names)}) are there: {exc}"
+        problem = f"not all brokers with rows that count ({', '.join(names)}) are there: {exc}"
         if options.fail_on_data_loss:
-            how = "failOnDataLoss=false reads what is there, brokers=... what some have"
-            raise WireError(f"{what}; {how}", exc.condition) from exc
-        logger.warning("wire.broker_away %s", what)
+            hint = "failOnDataLoss=false reads what is there, brokers=... what some have"
+            raise WireError(f"{problem}; {hint}", exc.condition) from exc
+        logger.warning("wire.broker_away %s", problem)
 
 
-def _of_stores(options: Options) -> dict[str, Runs | None]:
+def _stores_runs(options: Options) -> dict[str, Runs | None]:
     """From one replica of each broker: what counts is what is confirmed, the same on all."""
-    found: dict[str, Runs] = {}
-    strange: dict[str, None] = {}
+    runs_by_job: dict[str, Runs] = {}
+    unreadable: dict[str, None] = {}
     ends = read_ends(parse_paths(options.path, options.fs), options.read_uncommitted)
-    seen: set[str] = set()
+    brokers: set[str] = set()
     for replica, end in ends:
-        if replica.broker not in seen:
-            seen.add(replica.broker)
-            for job, runs in _of_store(replica, end, options).items():
+        if replica.broker not in brokers:
+            brokers.add(replica.broker)
+            for job, runs in _store_runs(replica, end, options).items():
                 if runs is None:
-                    strange[job] = None
+                    unreadable[job] = None
                 else:
-                    found.setdefault(job, Runs()).update(runs)
-    named = {place.broker for runs in found.values() for place, _ in runs.items()}
-    if named and not named & seen:
+                    runs_by_job.setdefault(job, Runs()).update(runs)
+    marker_brokers = {place.broker for runs in runs_by_job.values() for place, _ in runs.items()}
+    if marker_brokers and not marker_brokers & brokers:
         raise OptionError(
-            f"option path: the markers name broker {', '.join(sorted(named))}, and the path"
-            f" {', '.join(sorted(seen))}: call each store as its broker, broker/replica=root"
+            f"option path: the markers name broker {', '.join(sorted(marker_brokers))}, and the"
+            f" path {', '.join(sorted(brokers))}: call each store as its broker, broker/replica=root"
         )
-    if named - seen and seen - named:
+    if marker_brokers - brokers and brokers - marker_brokers:
         logger.warning(
             "the markers name broker %s, and the path has %s, which they do not name: if that is a"
             " name from its directory, what jobs wrote there is left out: call each store as its"
             " broker, broker/replica=root",
-            ", ".join(sorted(named - seen)),
-            ", ".join(sorted(seen - named)),
+            ", ".join(sorted(marker_brokers - brokers)),
+            ", ".join(sorted(brokers - marker_brokers)),
         )
-    return found | strange
+    return runs_by_job | unreadable
 
 
-def _of_store(replica: Replica, end: int, options: Options) -> dict[str, Runs | None]:
+def _store_runs(replica: Replica, end: int, options: Options) -> dict[str, Runs | None]:
     """None: the topic is none of markers. Raises `BadMarker` where nobody can tell what counts."""
     need_local([replica.root], "onlyCommitted")
     try:
@@ -215,34 +217,34 @@ def _of_store(replica: Replica, end: int, options: Options) -> dict[str, Runs | 
                 " build them again (rocketbed store rebuild)"
             )
         topics = {marker_topic(job): job for job in jobs_of(sorted(known_topics(replica)))}
-        many = {topic for topic, queue in directory.queues if queue}
+        with_more_queues = {topic for topic, queue in directory.queues if queue}
         bodies: dict[str, list[bytes]] = {}
-        behind: dict[str, int] = {}
-        for topic in topics.keys() - many:
-            bodies[topic], behind[topic] = _queued(directory, topic, end)
-        for topic, scanned in _scanned(replica, end, behind, options).items():
-            if not bodies[topic] and (expired := scanned[0][0]):
-                tell_expired(topic, expired, replica.root)
-            bodies[topic] += [body for _, body in scanned]
-        found: dict[str, Runs | None] = dict.fromkeys(topics.values())
-        for topic, some in bodies.items():
-            state = committed(topics[topic], some)
-            found[topics[topic]] = None if state is None else state.runs()
-        return found
+        scan_starts: dict[str, int] = {}
+        for topic in topics.keys() - with_more_queues:
+            bodies[topic], scan_starts[topic] = _markers_in_queue(directory, topic, end)
+        for topic, markers in _markers_in_log(replica, end, scan_starts, options).items():
+            if not bodies[topic] and (expired := markers[0][0]):
+                warn_expired(topic, expired, replica.root)
+            bodies[topic] += [body for _, body in markers]
+        runs_by_job: dict[str, Runs | None] = dict.fromkeys(topics.values())
+        for topic, topic_bodies in bodies.items():
+            state = committed(topics[topic], topic_bodies)
+            runs_by_job[topics[topic]] = None if state is None else state.runs()
+        return runs_by_job
     finally:
         directory.close()
 
 
-def _queued(directory: StoreDirectory, topic: str, end: int) -> tuple[list[bytes], int]:
+def _markers_in_queue(directory: StoreDirectory, topic: str, end: int) -> tuple[list[bytes], int]:
     """Bodies of the markers in a queue, as far as it is as its log is, and where the log goes on
     behind them. Raises `BadMarker` for one that cannot be read."""
-    found: list[bytes] = []
+    bodies: list[bytes] = []
     log, queue = directory.log, directory.queues.get((topic, 0))
-    expired, behind = 0, log.min_offset
+    expired, scan_start = 0, log.min_offset
     for unit in queue.units() if queue is not None else ():
-        if not 0 <= unit.offset < end or unit.slot != expired + len(found):
+        if not 0 <= unit.offset < end or unit.slot != expired + len(bodies):
             break
-        if not found and unit.offset < log.min_offset:
+        if not bodies and unit.offset < log.min_offset:
             expired = unit.slot + 1
             continue
         record = log.record_at(unit.offset, unit.size)
@@ -251,40 +253,42 @@ def _queued(directory: StoreDirectory, topic: str, end: int) -> tuple[list[bytes
             raise _damaged(directory.root, topic, unit.offset)
         if (record.topic, record.queue_id, record.queue_offset) != (topic, 0, unit.slot):
             break
-        found.append(body)
-        behind = unit.offset + unit.size
+        bodies.append(body)
+        scan_start = unit.offset + unit.size
     if expired:
-        tell_expired(topic, expired, directory.root)
-    return found, behind
+        warn_expired(topic, expired, directory.root)
+    return bodies, scan_start
 
 
-def _scanned(
-    replica: Replica, end: int, behind: Mapping[str, int], options: Options
+def _markers_in_log(
+    replica: Replica, end: int, scan_starts: Mapping[str, int], options: Options
 ) -> dict[str, list[tuple[int, bytes]]]:
     """Markers behind those that queues have, by topic, each with its queue offset: a queue may have
     been on disk later than the log, or not be there, and nothing in it says so."""
-    found: dict[str, list[tuple[int, bytes]]] = {}
-    if not behind:
-        return found
+    markers: dict[str, list[tuple[int, bytes]]] = {}
+    if not scan_starts:
+        return markers
     # The limits of the read are of its rows, not of the markers.
-    asked = Options(topics=frozenset(behind), fail_on_data_loss=options.fail_on_data_loss)
-    start = min(behind.values())
+    marker_options = Options(
+        topics=frozenset(scan_starts), fail_on_data_loss=options.fail_on_data_loss
+    )
+    start = min(scan_starts.values())
     for split in plan_splits([replica], start=start, end=end, is_aligned=True, durable=end):
-        for batch in batches(split, _SCANNED, asked):
+        for batch in batches(split, _SCANNED, marker_options):
             rows = zip(*(batch.column(name).to_pylist() for name in _SCANNED), strict=True)
             for topic, offset, number, body, is_good in rows:
-                if topic in behind and offset >= behind[topic]:
+                if topic in scan_starts and offset >= scan_starts[topic]:
                     if not is_good or body is None:
                         raise _damaged(replica.root, topic, offset)
-                    found.setdefault(topic, []).append((number, body))
-    for topic, some in found.items():
+                    markers.setdefault(topic, []).append((number, body))
+    for topic, topic_markers in markers.items():
         logger.warning(
             "%s: the queue of %s lacks %d markers, which its log has",
             replica.root,
             topic,
-            len(some),
+            len(topic_markers),
         )
-    return found
+    return markers
 
 
 def _damaged(root: str, topic: str, offset: int) -> BadMarker:

@@ -96,7 +96,7 @@ def decode_part(body: bytes, job: str) -> Part:
 @dataclass(slots=True)
 class _Attempt:
     parts: int
-    found: dict[int, Runs] = field(default_factory=dict)
+    runs_by_part: dict[int, Runs] = field(default_factory=dict)
 
 
 class Committed:
@@ -113,18 +113,20 @@ class Committed:
             return
         key = part.batch, part.attempt
         attempt = self._open.setdefault(key, _Attempt(part.parts))
-        attempt.found[part.part] = part.runs
-        if len(attempt.found) == attempt.parts:
+        attempt.runs_by_part[part.part] = part.runs
+        if len(attempt.runs_by_part) == attempt.parts:
             whole = Runs()
-            for runs in attempt.found.values():
+            for runs in attempt.runs_by_part.values():
                 whole.update(runs)
             self._done[part.batch] = whole
-            self._open = {one: kept for one, kept in self._open.items() if one[0] != part.batch}
+            self._open = {
+                name: attempt for name, attempt in self._open.items() if name[0] != part.batch
+            }
 
     def has(self, batch: int) -> bool:
         return batch in self._done
 
-    def of(self, batch: int) -> Runs | None:
+    def runs_of(self, batch: int) -> Runs | None:
         """What counts of a batch; None if it is not marked."""
         return self._done.get(batch)
 
@@ -160,7 +162,7 @@ def jobs_of(topics: Iterable[str]) -> Iterator[str]:
             yield topic.removeprefix(TOPIC_PREFIX)
 
 
-def tell_expired(topic: str, count: int, where: str) -> None:
+def warn_expired(topic: str, count: int, where: str) -> None:
     """Warn that the first markers of a topic are gone, as old messages are; what they counted may
     be there, on a broker that keeps more."""
     logger.warning(

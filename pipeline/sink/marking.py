@@ -20,7 +20,7 @@ from rocketbed.pipeline.sink.markers import (
     encode_marker,
     jobs_of,
     marker_topic,
-    tell_expired,
+    warn_expired,
 )
 from rocketbed.pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.pipeline.sink.runs import Runs
@@ -55,7 +55,7 @@ async def marker_of(options: SinkOptions, job: str, batch: int) -> Runs | None:
                 earlier = earlier or part.batch < batch
                 state.add(part)
             if state.has(batch) or earlier:
-                return state.of(batch)
+                return state.runs_of(batch)
         return None
 
 
@@ -64,7 +64,7 @@ async def write_marker(options: SinkOptions, job: str, batch: int, runs: Runs) -
     bodies = encode_marker(job, batch, str(uuid.uuid4()), runs)
     deadline = trio.current_time() + options.retry_timeout_ms / 1000
     async with Producer(nameservers=options.endpoints, group=options.group, retries=0) as producer:
-        queue = await _made_queue(options, job, deadline)
+        queue = await _create_queue(options, job, deadline)
         for body in bodies:
             message = Message(marker_topic(job), body, keys=[f"{job}-{batch:x}"])
             reason = "no time was left"
@@ -81,22 +81,22 @@ async def write_marker(options: SinkOptions, job: str, batch: int, runs: Runs) -
 async def read_markers(log: WireLog, topics: Sequence[str]) -> dict[str, Runs | None]:
     """What counts of each job that has a marker topic among these; None: nobody can tell, as the
     topic is another one. Raises `PipelineError`."""
-    found: dict[str, Runs | None] = {}
+    runs_by_job: dict[str, Runs | None] = {}
     for job in jobs_of(topics):
         try:
             queue = await _queue(log, job)
         except BadMarker:
-            found[job] = None
+            runs_by_job[job] = None
             continue
         bodies: list[bytes] = []
         if queue is not None:
             bounds = await log.bounds(queue)
             if bounds.first:
-                tell_expired(queue.topic, bounds.first, f"broker {queue.broker_name}")
+                warn_expired(queue.topic, bounds.first, f"broker {queue.broker_name}")
             bodies = await _bodies(log, queue, bounds.first, bounds.end)
         state = committed(job, bodies)
-        found[job] = None if state is None else state.runs()
-    return found
+        runs_by_job[job] = None if state is None else state.runs()
+    return runs_by_job
 
 
 # --- inside
@@ -118,34 +118,34 @@ async def _queue(log: WireLog, job: str) -> MessageQueue | None:
 
 async def _bodies(log: WireLog, queue: MessageQueue, begin: int, end: int) -> list[bytes]:
     """Bodies of the messages in [begin, end) of a queue."""
-    found: list[bytes] = []
+    bodies: list[bytes] = []
     offset = begin
     tried: set[int] = set()
     while offset < end:
         pulled = await log.pull(queue, offset, count=min(end - offset, STEP))
         if pulled.first > offset and not pulled.records:  # each member deletes by itself
             tried.add(pulled.broker_id)
-            if (other := await log.another(queue, tried)) is not None:
-                tried.add(other)
-                log.ask_member(queue, other)
+            if (member := await log.another(queue, tried)) is not None:
+                tried.add(member)
+                log.ask_member(queue, member)
                 continue
         try:
             messages = decode_messages(pulled.records)
         except ProtocolError as exc:
             raise WireError(f"marker topic {queue.topic} at {offset}: {exc}") from exc
-        given = [message.queue_offset for message in messages]
-        if not given or given != list(range(offset, offset + len(given))):
+        offsets = [message.queue_offset for message in messages]
+        if not offsets or offsets != list(range(offset, offset + len(offsets))):
             raise WireError(
                 f"markers of {queue.topic}: for those from {offset} to {end - 1} its broker gives"
-                f" {given[:3] or 'none'}: they are being deleted, or its store is damaged",
+                f" {offsets[:3] or 'none'}: they are being deleted, or its store is damaged",
                 Condition.DATA_LOSS,
             )
-        found += [message.body for message in messages if message.queue_offset < end]
-        offset += len(given)
-    return found
+        bodies += [message.body for message in messages if message.queue_offset < end]
+        offset += len(offsets)
+    return bodies
 
 
-async def _made_queue(options: SinkOptions, job: str, deadline: float) -> MessageQueue:
+async def _create_queue(options: SinkOptions, job: str, deadline: float) -> MessageQueue:
     """The queue of a job's markers; made on one broker where there is none. Raises `SinkError`."""
     reason = "no broker answered"
     topic = marker_topic(job)

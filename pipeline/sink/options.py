@@ -39,13 +39,13 @@ class SinkOptions:
     request_bytes: int = 1024 * 1024
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], *, streaming: bool) -> Self:
+    def parse(cls, settings: Mapping[str, str], *, streaming: bool) -> Self:
         """From what the user gave. Raises `OptionError` naming the option."""
-        if any(name.lower() == "path" and text for name, text in given.items()):
+        if any(name.lower() == "path" and text for name, text in settings.items()):
             raise OptionError(
                 "a store directory cannot be written to; give the target as option endpoints"
             )
-        texts = {name: text for name, text in given.items() if name.lower() != "path"}
+        texts = {name: text for name, text in settings.items() if name.lower() != "path"}
         values = read_options(texts, Use.STREAM_WRITE if streaming else Use.WRITE)
         if not values.get("endpoints"):
             raise OptionError("option endpoints is required: nameservers as host:port;host:port")

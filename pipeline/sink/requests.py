@@ -47,7 +47,7 @@ def make_requests(rows: Iterable[Outgoing], bytes_max: int) -> dict[Lane, list[R
     """
     lanes: dict[Lane, list[Request]] = {}
     filling: dict[tuple[str, str | None, int | None], Request] = {}
-    made: dict[str, int] = {}
+    lane_counts: dict[str, int] = {}
     for row in rows:
         message = row.message
         size = len(message.body) + OVERHEAD + _text_size(row)
@@ -59,7 +59,7 @@ def make_requests(rows: Iterable[Outgoing], bytes_max: int) -> dict[Lane, list[R
         )
         if is_full or is_alone:
             current = filling[key] = Request(message.topic, row.queue_id, row.broker)
-            lanes.setdefault(_lane(key, made), []).append(current)
+            lanes.setdefault(_lane(key, lane_counts), []).append(current)
         assert current is not None
         current.rows.append(row)
         current.size += size
@@ -68,11 +68,11 @@ def make_requests(rows: Iterable[Outgoing], bytes_max: int) -> dict[Lane, list[R
     return lanes
 
 
-def _lane(key: tuple[str, str | None, int | None], made: dict[str, int]) -> Lane:
+def _lane(key: tuple[str, str | None, int | None], lane_counts: dict[str, int]) -> Lane:
     topic, broker, queue_id = key
     if queue_id is not None:
         return topic, broker, queue_id
-    number = made[topic] = made.get(topic, -1) + 1
+    number = lane_counts[topic] = lane_counts.get(topic, -1) + 1
     return topic, broker, -1 - number % LANES
 
 

@@ -124,29 +124,29 @@ class Outgoing:
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     """Columns of rows to be written, name -> Spark type. Raises `SinkError`."""
-    known = ", ".join(f"{name} {' or '.join(types)}" for name, types in COLUMNS.items())
-    found: set[str] = set()
-    for given, kind in columns.items():
-        name = given.lower()
-        if name in found:
-            raise _illegal(f"column {given} is there twice, in another case: drop one of them")
-        found.add(name)
+    allowed = ", ".join(f"{name} {' or '.join(types)}" for name, types in COLUMNS.items())
+    names: set[str] = set()
+    for column, kind in columns.items():
+        name = column.lower()
+        if name in names:
+            raise _illegal(f"column {column} is there twice, in another case: drop one of them")
+        names.add(name)
         if name in COLUMNS:
             if kind not in COLUMNS[name]:
                 raise _illegal(
                     f"column {name} is {kind}, not {' or '.join(COLUMNS[name])}: cast it"
                 )
         elif name not in SET_BY_BROKER:
-            raise _illegal(f"column {name} is not part of a message; allowed columns: {known}")
-    if "headers" in found and "properties" not in found:
+            raise _illegal(f"column {name} is not part of a message; allowed columns: {allowed}")
+    if "headers" in names and "properties" not in names:
         raise _illegal(
             "column headers is not written: read the column properties too, which is, or drop it"
         )
-    if "body" not in found:
-        raise _illegal(f"column body is required; allowed columns: {known}")
-    if "topic" not in found and not options.topic:
+    if "body" not in names:
+        raise _illegal(f"column body is required; allowed columns: {allowed}")
+    if "topic" not in names and not options.topic:
         raise _illegal("no destination: add a column topic or set the option topic")
-    if "broker" in found and "queue_id" not in found:
+    if "broker" in names and "queue_id" not in names:
         raise _illegal("column broker requires column queue_id")
 
 
@@ -234,12 +234,12 @@ def _opens(body: bytes, sys_flag: int) -> bool:
     return unpack(body, sys_flag) is not None
 
 
-def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
+def _properties(cell: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
     """Properties, tag and keys of a cell: a map of the user's, or a stored property string."""
-    if given is None:
+    if cell is None:
         return {}, None, ()
-    if not isinstance(given, str):
-        pairs = dict(given)
+    if not isinstance(cell, str):
+        pairs = dict(cell)
         if wrong := sorted(name for name, value in pairs.items() if value is None):
             raise BadMessage(f"property {wrong[0]} has no value")
         if TRANSACTION in pairs:
@@ -251,16 +251,16 @@ def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
                 " so: a column delay_level delays a message"
             )
         return pairs, None, ()
-    if odd := [one for one in given.split(PAIR_END) if one and one.find(NAME_END) < 1]:
+    if odd := [pair for pair in cell.split(PAIR_END) if pair and pair.find(NAME_END) < 1]:
         raise BadMessage(
             f"properties has {odd[0]!r}, which is no name 0x01 value: give a map<string,string>"
         )
-    stored = decode_properties(given)
+    stored = decode_properties(cell)
     _check_single(stored)
-    kept = {name: value for name, value in stored.items() if name not in NOT_COPIED}
+    copied = {name: value for name, value in stored.items() if name not in NOT_COPIED}
     if UNIQUE_KEY in stored:
-        kept.setdefault(ORIGIN, stored[UNIQUE_KEY])
-    return kept, stored.get(TAGS), stored.get(KEYS, "").split()
+        copied.setdefault(ORIGIN, stored[UNIQUE_KEY])
+    return copied, stored.get(TAGS), stored.get(KEYS, "").split()
 
 
 def _check_single(properties: Mapping[str, str]) -> None:
@@ -269,5 +269,5 @@ def _check_single(properties: Mapping[str, str]) -> None:
         raise BadMessage(_SEVERAL)
 
 
-def _words(given: Any) -> tuple[str, ...]:
-    return tuple(given.split()) if isinstance(given, str) else tuple(given)
+def _words(cell: Any) -> tuple[str, ...]:
+    return tuple(cell.split()) if isinstance(cell, str) else tuple(cell)

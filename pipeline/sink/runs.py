@@ -26,8 +26,8 @@ class Runs:
         if count > 0:
             self._runs.setdefault(place, []).append((first, count))
 
-    def update(self, other: "Runs") -> None:
-        for place, runs in other._runs.items():
+    def update(self, added: "Runs") -> None:
+        for place, runs in added._runs.items():
             self._runs.setdefault(place, []).extend(runs)
 
     def merged(self) -> Self:
@@ -60,16 +60,16 @@ class Runs:
 
     def pieces(self, runs_max: int) -> list["Runs"]:
         """Split into sets of at most that many runs; at least one set."""
-        cut = [Runs()]
-        left = runs_max
+        pieces = [Runs()]
+        room = runs_max
         for place, runs in self._runs.items():
             for first, count in runs:
-                if left == 0:
-                    cut.append(Runs())
-                    left = runs_max
-                cut[-1].add(place, first, count)
-                left -= 1
-        return cut
+                if room == 0:
+                    pieces.append(Runs())
+                    room = runs_max
+                pieces[-1].add(place, first, count)
+                room -= 1
+        return pieces
 
     def as_json(self) -> list[list[Any]]:
         """Rows of topic, broker, queue id and runs."""

@@ -13,12 +13,12 @@ failed attempts sent stays in the log.
 `delivery=exactly-once`: messages carry the property `RB_TXN`, and the driver marks each batch
 (`pipeline.sink.markers`). A reader with `onlyCommitted` sees every row of every marked batch once,
 however often tasks, drivers and brokers died. Other readers see all copies. Each streaming query
-and each batch job has a topic `RB_TXN_<id>` of its own for its markers; it may be deleted when
-nobody reads with `onlyCommitted` any more.
+and each batch job has its own topic `RB_TXN_<id>` for its markers. The topic may be deleted when
+it is no longer read with `onlyCommitted`.
 
-What a classic cluster cannot promise: with asynchronous replication a failover can lose messages
-that were acknowledged, marked or not, and give their queue offsets to others. Exactly once holds
-as far as the cluster keeps what it acknowledges.
+A classic cluster limits this promise: with asynchronous replication a failover can lose
+acknowledged messages, marked or not, and give their queue offsets to other messages. Exactly once
+holds as far as the cluster keeps acknowledged messages.
 """
 
 import logging
@@ -52,7 +52,7 @@ LOG: Final = logging.getLogger("rocketbed.pipeline.sink.writer")
 
 @dataclass(frozen=True, kw_only=True)
 class TaskCommit(WriterCommitMessage):
-    """What a task that ended well tells the driver."""
+    """Report of a successful task to the driver."""
 
     job: str
     batch: int
@@ -64,11 +64,11 @@ class TaskCommit(WriterCommitMessage):
     doubtful: int = 0
     """Messages that may be in the log more than once."""
     runs: list[list[Any]] = field(default_factory=list)
-    """`Runs.as_json`: where the messages are."""
+    """Positions of the messages, as `Runs.as_json`."""
     is_skipped: bool = False
-    """The batch was marked before: nothing was sent."""
+    """True if the batch was marked before, so that nothing was sent."""
     passed: dict[str, int] = field(default_factory=dict)
-    """Then: how many rows for each topic were not sent."""
+    """Rows of a skipped batch, by topic."""
 
 
 class TopicWriter(Planned, DataSourceArrowWriter):
@@ -87,12 +87,12 @@ class TopicWriter(Planned, DataSourceArrowWriter):
 
     @user_errors
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
-        """Mark the job, if it is to be. Raises `SinkError`."""
+        """Mark the job if delivery is exactly once. Raises `SinkError`."""
         finish(self.options, messages)
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         """Say what may have been left behind."""
-        given_up(messages)
+        warn_failed(messages)
 
 
 class TopicStreamWriter(Planned, DataSourceStreamArrowWriter):
@@ -118,23 +118,23 @@ class TopicStreamWriter(Planned, DataSourceStreamArrowWriter):
 
     @user_errors
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
-        """Mark the batch, if it is to be. Raises `SinkError`."""
+        """Mark the batch if delivery is exactly once. Raises `SinkError`."""
         finish(self.options, messages)
 
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
         """Say what may have been left behind."""
-        given_up(messages)
+        warn_failed(messages)
 
 
 def columns_of(schema: "StructType") -> dict[str, str]:
-    """Column -> type, as Spark's DDL writes it."""
+    """Return the type of each column, in Spark's DDL notation."""
     return {item.name: item.dataType.simpleString() for item in schema.fields}
 
 
 def send_partition(
     options: SinkOptions, key: TaskKey, batches: "Iterator[pyarrow.RecordBatch]"
 ) -> TaskCommit:
-    """Send rows and wait for their acknowledgements; nothing if their batch is marked already.
+    """Send rows and wait for their acknowledgements; send none if their batch is marked already.
 
     Raises `SinkError`, `WireError`.
     """
@@ -158,7 +158,7 @@ def send_partition(
     report = trio.run(run)
     if report is None:
         passed: Counter[str] = Counter()
-        for batch in batches:  # Spark waits until someone has read them
+        for batch in batches:  # Spark waits until the rows have been read
             topics = cells_of(batch).get("topic") or [options.topic] * batch.num_rows
             passed.update(topic or options.topic for topic in topics)
         return TaskCommit(
@@ -181,26 +181,26 @@ def send_partition(
 
 
 def finish(options: SinkOptions, messages: "Sequence[WriterCommitMessage | None]") -> None:
-    """All tasks of a batch ended well: mark it, where delivery is exactly once.
+    """Finish a batch whose tasks all succeeded: mark it if delivery is exactly once.
 
-    Raises `SinkError` when the marker cannot be written; the batch then has to be run again. And
-    when a job's id was used for other topics before: nothing was written then.
+    Raises `SinkError` if the marker cannot be written; the batch has to be run again then. Also if
+    a job's id was used for other topics before; nothing was written in that case.
     """
     commits = [message for message in messages if isinstance(message, TaskCommit)]
     if not commits:
         return
     job, batch = commits[0].job, commits[0].batch
     runs = Runs()
-    for one in commits:
-        runs.update(Runs.from_json(one.runs))
-    is_done_before = any(one.is_skipped for one in commits)
+    for commit in commits:
+        runs.update(Runs.from_json(commit.runs))
+    is_done_before = any(commit.is_skipped for commit in commits)
     if options.is_exactly_once and not is_done_before:
         import trio
 
         from rocketbed.pipeline.sink.marking import write_marker
 
         trio.run(write_marker, options, job, batch, runs)
-    if is_done_before and options.job:  # of a stream Spark's checkpoint says what its batches are
+    if is_done_before and options.job:  # a stream's batches are fixed by Spark's checkpoint
         _check_marked(options, commits)
     LOG.info(
         "sink.batch_done job=%s batch=%d tasks=%d rows=%d bytes=%d retries=%d doubtful=%d "
@@ -208,47 +208,49 @@ def finish(options: SinkOptions, messages: "Sequence[WriterCommitMessage | None]
         job,
         batch,
         len(commits),
-        sum(one.rows for one in commits),
-        sum(one.bytes for one in commits),
-        sum(one.retries for one in commits),
-        sum(one.doubtful for one in commits),
+        sum(commit.rows for commit in commits),
+        sum(commit.bytes for commit in commits),
+        sum(commit.retries for commit in commits),
+        sum(commit.doubtful for commit in commits),
         is_done_before,
         {"|".join(map(str, place)): ends for place, ends in runs.ranges().items()},
     )
 
 
 def _check_marked(options: SinkOptions, commits: "Sequence[TaskCommit]") -> None:
-    """Compare what a job did not write, as it is marked, with what its marker says. Raises
-    `SinkError` for other topics; another number of rows is a warning."""
+    """Compare the rows that a marked job skipped with its marker.
+
+    Raises `SinkError` for other topics; logs a warning for another number of rows.
+    """
     import trio
 
     from rocketbed.pipeline.sink.marking import marker_of
 
     marked = trio.run(marker_of, options, options.job, commits[0].batch) or Runs()
     passed: Counter[str] = Counter()
-    for one in commits:
-        passed.update(one.passed)
-    rows = sum(one.rows for one in commits) + passed.total()
-    there = sorted({place.topic for place in marked.places()})
-    what = (
+    for commit in commits:
+        passed.update(commit.passed)
+    rows = sum(commit.rows for commit in commits) + passed.total()
+    topics = sorted({place.topic for place in marked.places()})
+    problem = (
         f"job {options.job} is marked already, with {marked.count()} rows of"
-        f" {', '.join(there) or 'no topic'}, so {passed.total()} rows of"
+        f" {', '.join(topics) or 'no topic'}, so {passed.total()} rows of"
         f" {', '.join(sorted(passed))} were not written"
     )
-    if passed.keys() - set(there):
-        raise SinkError(f"{what}: give other rows another jobId, or none")
+    if passed.keys() - set(topics):
+        raise SinkError(f"{problem}: give other rows another jobId, or none")
     if rows != marked.count():
-        LOG.warning("sink.marked_before %s: if they are other rows, give another jobId", what)
+        LOG.warning("sink.marked_before %s: if they are other rows, give another jobId", problem)
 
 
-def given_up(messages: "Sequence[WriterCommitMessage | None]") -> None:
-    """A batch failed. What its tasks sent stays; of those that failed nobody knows what it was."""
+def warn_failed(messages: "Sequence[WriterCommitMessage | None]") -> None:
+    """Warn of a failed batch. The rows of its tasks stay; those of failed tasks are not counted."""
     commits = [message for message in messages if isinstance(message, TaskCommit)]
     LOG.warning(
         "sink.batch_failed tasks=%d ended_well=%d rows_left=%d",
         len(messages),
         len(commits),
-        sum(one.rows for one in commits),
+        sum(commit.rows for commit in commits),
     )
 
 
