@@ -1,9 +1,9 @@
-"""`onlyCommitted=true`: of what exactly-once jobs wrote, just the messages that a marker lists.
+"""Reads with `onlyCommitted=true`: messages of exactly-once jobs count only if a marker lists them.
 
-All other messages are returned as usual. What is marked is read once, when the read is planned, so
-that all tasks agree: a batch is there whole or not at all. The markers lie in the same store or
-cluster as the messages: with several brokers, in one of them, so the option `path` has to list the
-stores of all. A batch whose marker is not there does not count.
+All other messages are returned as usual. The markers are read once, when the read is planned, so
+that all tasks agree and a batch is returned whole or not at all. The markers are stored in the same
+store or cluster as the messages. With several brokers one of them holds the markers, so the option
+`path` has to list the stores of all brokers. A batch without a marker does not count.
 """
 
 import logging
@@ -45,32 +45,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rocketbed.pipeline")
 
 COLUMNS: Final = ("broker", "topic", "queue_id", "queue_offset", "properties")
-"""What it takes to tell whether a row counts."""
+"""Columns that decide whether a row counts."""
 _SCANNED: Final = ("topic", "physical_offset", "queue_offset", "body", "crc_ok")
 _JOB: Final = f"(?s)^(?:.*\\x02)?{TRANSACTION}\\x01(?P<job>[^\\x02]+)"
 
 
 class ReadPlan(Protocol):
-    """What reads the parts of a plan."""
+    """A plan whose parts can be read."""
 
     def read(self, split: Any, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
-        """Rows of one part."""
+        """Yield the rows of one part."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedPart:
-    """A part of a read, and what counts of each job."""
+    """A part of a read, with the committed messages of each job."""
 
     split: Any
     runs: "Marked"
 
 
 Marked = Mapping[str, list[list[Any]] | None]
-"""What counts of each job, as `Runs.as_json`; None: nobody can tell."""
+"""Committed messages by job id, as `Runs.as_json`; None if they cannot be determined."""
 
 
 def marked_runs(options: Options) -> Marked:
-    """What counts of each job now, by the job's id.
+    """Return the messages that are committed now, by the job's id.
 
     Raises `BadMarker`, `WireError`, `NotAStore`.
     """
@@ -85,7 +85,10 @@ def marked_runs(options: Options) -> Marked:
 def read_committed(
     plan: ReadPlan, part: CommittedPart, schema: pyarrow.Schema, corrupt_column: str
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of a part that count. Raises `BadMarker` for one of which nobody can tell."""
+    """Yield the rows of a part that count.
+
+    Raises `BadMarker` for a row of a job whose markers cannot be read.
+    """
     readable = {job: rows for job, rows in part.runs.items() if rows is not None}
     lookup = Lookup({job: Runs.from_json(rows) for job, rows in readable.items()})
     unknown: set[str] = set()
@@ -119,8 +122,10 @@ def read_committed(
 def counting(
     columns: Mapping[str, pyarrow.Array], lookup: Lookup, unknown: set[str]
 ) -> NDArray[numpy.bool_]:
-    """Mask of the rows that count, by the columns `COLUMNS`. Adds to `unknown` jobs of which
-    nothing is known."""
+    """Return a mask of the rows that count, from the columns `COLUMNS`.
+
+    Adds to `unknown` the jobs that `lookup` does not have.
+    """
     jobs = compute.struct_field(compute.extract_regex(columns["properties"], _JOB), "job")
     mask = numpy.ones(len(jobs), bool)
     if jobs.null_count == len(jobs):
@@ -152,8 +157,11 @@ def _cluster_runs(options: Options) -> dict[str, Runs | None]:
 
 
 async def _await_brokers(log: "WireLog", marked: Sequence[Runs], options: Options) -> None:
-    """A broker that is away is on no route, so nothing else would say that a part of what counts
-    is missing. Raises `WireError`, unless failOnDataLoss=false."""
+    """Check that all brokers with committed messages can be reached.
+
+    An unreachable broker is on no route, so nothing else would report its messages as missing.
+    Raises `WireError`, unless failOnDataLoss=false: then it logs a warning.
+    """
     from rocketbed.pipeline.wire.log import WireError
 
     row_filter = Wanted.of(options)
@@ -173,7 +181,10 @@ async def _await_brokers(log: "WireLog", marked: Sequence[Runs], options: Option
 
 
 def _stores_runs(options: Options) -> dict[str, Runs | None]:
-    """From one replica of each broker: what counts is what is confirmed, the same on all."""
+    """Read the markers of one replica of each broker, up to its confirmed end.
+
+    All replicas of a broker agree up to that end.
+    """
     runs_by_job: dict[str, Runs] = {}
     unreadable: dict[str, None] = {}
     ends = read_ends(parse_paths(options.path, options.fs), options.read_uncommitted)
@@ -190,7 +201,8 @@ def _stores_runs(options: Options) -> dict[str, Runs | None]:
     if marker_brokers and not marker_brokers & brokers:
         raise OptionError(
             f"option path: the markers name broker {', '.join(sorted(marker_brokers))}, and the"
-            f" path {', '.join(sorted(brokers))}: call each store as its broker, broker/replica=root"
+            f" path {', '.join(sorted(brokers))}: call each store as its broker,"
+            " broker/replica=root"
         )
     if marker_brokers - brokers and brokers - marker_brokers:
         logger.warning(
@@ -204,7 +216,10 @@ def _stores_runs(options: Options) -> dict[str, Runs | None]:
 
 
 def _store_runs(replica: Replica, end: int, options: Options) -> dict[str, Runs | None]:
-    """None: the topic is none of markers. Raises `BadMarker` where nobody can tell what counts."""
+    """Return the committed messages by job; None for a job whose topic does not hold markers.
+
+    Raises `BadMarker` if the topics with markers or a marker cannot be determined.
+    """
     need_local([replica.root], "onlyCommitted")
     try:
         directory = open_directory(replica.root)
@@ -236,8 +251,10 @@ def _store_runs(replica: Replica, end: int, options: Options) -> dict[str, Runs 
 
 
 def _markers_in_queue(directory: StoreDirectory, topic: str, end: int) -> tuple[list[bytes], int]:
-    """Bodies of the markers in a queue, as far as it is as its log is, and where the log goes on
-    behind them. Raises `BadMarker` for one that cannot be read."""
+    """Return the bodies of the markers in a queue, and the log offset after the last of them.
+
+    Stops where queue and log disagree. Raises `BadMarker` for a marker that cannot be read.
+    """
     bodies: list[bytes] = []
     log, queue = directory.log, directory.queues.get((topic, 0))
     expired, scan_start = 0, log.min_offset
@@ -263,12 +280,14 @@ def _markers_in_queue(directory: StoreDirectory, topic: str, end: int) -> tuple[
 def _markers_in_log(
     replica: Replica, end: int, scan_starts: Mapping[str, int], options: Options
 ) -> dict[str, list[tuple[int, bytes]]]:
-    """Markers behind those that queues have, by topic, each with its queue offset: a queue may have
-    been on disk later than the log, or not be there, and nothing in it says so."""
+    """Return the markers that the log has beyond the queues, by topic, with their queue offsets.
+
+    A queue may have been synced later than the log, or be missing, without any sign of it.
+    """
     markers: dict[str, list[tuple[int, bytes]]] = {}
     if not scan_starts:
         return markers
-    # The limits of the read are of its rows, not of the markers.
+    # The limits of the user's read apply to its rows, not to the markers.
     marker_options = Options(
         topics=frozenset(scan_starts), fail_on_data_loss=options.fail_on_data_loss
     )
@@ -296,7 +315,7 @@ def _damaged(root: str, topic: str, offset: int) -> BadMarker:
 
 
 def _within(runs: Runs, topics: frozenset[str] | None) -> Runs:
-    """Those of some topics; None: of all."""
+    """Return the part of `runs` in these topics; all of it if `topics` is None."""
     if topics is None:
         return runs
     result = Runs()

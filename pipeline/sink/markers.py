@@ -1,13 +1,14 @@
-"""Which batches of an exactly-once job count: markers, one for each batch, in a topic of their own.
+"""Markers that commit the batches of an exactly-once job, one for each batch, in their own topic.
 
-Each task reports at which queue offsets its messages were stored. When all have, the driver writes
-these as one marker into the topic `RB_TXN_<job>`; a batch counts from then on, and of its messages
-just those which the marker lists. A batch that is run again looks for its marker first. Copies that
-failed attempts left behind are listed nowhere, and a reader with `onlyCommitted` drops them.
+Each task reports at which queue offsets its messages were stored. When all tasks have reported, the
+driver writes these offsets as one marker into the topic `RB_TXN_<job>`. From then on the batch
+counts, with exactly the messages that the marker lists. A batch that is run again looks for its
+marker first. No marker lists the copies of failed attempts, so a reader with `onlyCommitted` drops
+them.
 
-A marker may be too long for one message: then it has parts that share an attempt's name, and counts
-when all are there. Of two complete markers of a batch, as two drivers at once could write them, the
-first in the queue counts. The topic has one queue on one broker, so that there is a first.
+A marker that is too long for one message has several parts with the same attempt name, and counts
+once all parts are stored. If two drivers at once wrote two complete markers of a batch, the first
+in the queue counts. The topic has one queue on one broker, which defines the first.
 """
 
 import json
@@ -37,19 +38,19 @@ class Part(NamedTuple):
     job: str
     batch: int
     attempt: str
-    """Whose marker it is: a name that no other attempt to mark has."""
+    """Name of the attempt to mark the batch, different for each attempt."""
     part: int
     parts: int
     runs: Runs
 
 
 def marker_topic(job: str) -> str:
-    """The topic with a job's markers."""
+    """Return the topic of a job's markers."""
     return TOPIC_PREFIX + job
 
 
 def encode_marker(job: str, batch: int, attempt: str, runs: Runs) -> list[bytes]:
-    """Bodies of the messages that mark a batch; one even if nothing was sent."""
+    """Return the bodies of the messages that mark a batch; one body even if nothing was sent."""
     pieces = runs.merged().pieces(RUNS_MAX)
     return [
         json.dumps(
@@ -69,7 +70,7 @@ def encode_marker(job: str, batch: int, attempt: str, runs: Runs) -> list[bytes]
 
 
 def decode_part(body: bytes, job: str) -> Part:
-    """A message of a job's marker topic. Raises `BadMarker`."""
+    """Decode a message of a job's marker topic. Raises `BadMarker`."""
     try:
         value = json.loads(body)
         if value["v"] != FORMAT or value["job"] != job:
@@ -100,7 +101,7 @@ class _Attempt:
 
 
 class Committed:
-    """What the markers of one job say, fed in the order of their queue."""
+    """Committed batches of one job, from its markers in the order of their queue."""
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -108,7 +109,7 @@ class Committed:
         self._done: dict[int, Runs] = {}
 
     def add(self, part: Part) -> None:
-        """Take the next message of the topic; a copy of one that was taken changes nothing."""
+        """Add the next message of the topic; a repeated message changes nothing."""
         if part.batch in self._done:
             return
         key = part.batch, part.attempt
@@ -127,7 +128,7 @@ class Committed:
         return batch in self._done
 
     def runs_of(self, batch: int) -> Runs | None:
-        """What counts of a batch; None if it is not marked."""
+        """Return the committed messages of a batch; None if it is not marked."""
         return self._done.get(batch)
 
     @property
@@ -142,8 +143,11 @@ class Committed:
 
 
 def committed(job: str, bodies: Iterable[bytes]) -> Committed | None:
-    """What the messages of a job's marker topic say, in the order of the queue; None where the
-    first is no marker: the topic is another one. Raises `BadMarker`."""
+    """Decode the messages of a job's marker topic, in the order of the queue.
+
+    Returns None if the first message is not a marker: the topic has another purpose. Raises
+    `BadMarker` for a later one.
+    """
     state = Committed(job)
     for number, body in enumerate(bodies):
         try:
@@ -156,15 +160,17 @@ def committed(job: str, bodies: Iterable[bytes]) -> Committed | None:
 
 
 def jobs_of(topics: Iterable[str]) -> Iterator[str]:
-    """Jobs that have a marker topic."""
+    """Yield the jobs that have a marker topic among `topics`."""
     for topic in topics:
         if topic.startswith(TOPIC_PREFIX) and len(topic) > len(TOPIC_PREFIX):
             yield topic.removeprefix(TOPIC_PREFIX)
 
 
 def warn_expired(topic: str, count: int, where: str) -> None:
-    """Warn that the first markers of a topic are gone, as old messages are; what they counted may
-    be there, on a broker that keeps more."""
+    """Warn that the first markers of a topic have expired.
+
+    Their messages may still be stored, on a broker with a longer retention time.
+    """
     logger.warning(
         "%s: the first %d markers of %s have expired: rows that they alone count are left out",
         where,

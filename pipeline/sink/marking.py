@@ -32,13 +32,14 @@ from rocketbed.wire.message import decode_messages
 
 PAUSE_S: Final = 0.1
 STEP: Final = 32
-"""Messages that a look back from the end of the marker topic takes at once."""
+"""Messages that are read at once when searching back from the end of the marker topic."""
 
 
 async def marker_of(options: SinkOptions, job: str, batch: int) -> Runs | None:
-    """What counts of a batch already; None: it is not marked. Raises `WireError`, `BadMarker`.
+    """Return the committed messages of a batch; None if it is not marked.
 
-    Looks from the end of the topic back to the first marker of an earlier batch.
+    Searches from the end of the topic back to a marker of an earlier batch. Raises `WireError`,
+    `BadMarker`.
     """
     async with WireLog(options.endpoints, limit_s=options.retry_timeout_ms / 1000) as log:
         queue = await _queue(log, job)
@@ -60,7 +61,10 @@ async def marker_of(options: SinkOptions, job: str, batch: int) -> Runs | None:
 
 
 async def write_marker(options: SinkOptions, job: str, batch: int, runs: Runs) -> None:
-    """Make a batch count. Raises `SinkError`: then it may count or not, and has to be run again."""
+    """Write the marker of a batch, so that its messages count.
+
+    Raises `SinkError`: the batch may be marked or not then, and has to be run again.
+    """
     bodies = encode_marker(job, batch, str(uuid.uuid4()), runs)
     deadline = trio.current_time() + options.retry_timeout_ms / 1000
     async with Producer(nameservers=options.endpoints, group=options.group, retries=0) as producer:
@@ -79,8 +83,10 @@ async def write_marker(options: SinkOptions, job: str, batch: int, runs: Runs) -
 
 
 async def read_markers(log: WireLog, topics: Sequence[str]) -> dict[str, Runs | None]:
-    """What counts of each job that has a marker topic among these; None: nobody can tell, as the
-    topic is another one. Raises `PipelineError`."""
+    """Return the committed messages of each job with a marker topic among `topics`.
+
+    None for a job whose topic does not hold markers. Raises `PipelineError`.
+    """
     runs_by_job: dict[str, Runs | None] = {}
     for job in jobs_of(topics):
         try:
@@ -103,7 +109,10 @@ async def read_markers(log: WireLog, topics: Sequence[str]) -> dict[str, Runs | 
 
 
 async def _queue(log: WireLog, job: str) -> MessageQueue | None:
-    """The one queue of a job's markers; None when there is none yet. Raises `BadMarker`."""
+    """Return the only queue of a job's markers; None if the topic does not exist yet.
+
+    Raises `BadMarker` for a topic with several queues.
+    """
     topic = marker_topic(job)
     if not await log.has_topic(topic):
         return None
@@ -117,13 +126,14 @@ async def _queue(log: WireLog, job: str) -> MessageQueue | None:
 
 
 async def _bodies(log: WireLog, queue: MessageQueue, begin: int, end: int) -> list[bytes]:
-    """Bodies of the messages in [begin, end) of a queue."""
+    """Return the bodies of the messages in [begin, end) of a queue. Raises `WireError`."""
     bodies: list[bytes] = []
     offset = begin
     tried: set[int] = set()
     while offset < end:
         pulled = await log.pull(queue, offset, count=min(end - offset, STEP))
-        if pulled.first > offset and not pulled.records:  # each member deletes by itself
+        # Each member of a group expires its messages independently: another one may have more.
+        if pulled.first > offset and not pulled.records:
             tried.add(pulled.broker_id)
             if (member := await log.another(queue, tried)) is not None:
                 tried.add(member)
@@ -146,7 +156,7 @@ async def _bodies(log: WireLog, queue: MessageQueue, begin: int, end: int) -> li
 
 
 async def _create_queue(options: SinkOptions, job: str, deadline: float) -> MessageQueue:
-    """The queue of a job's markers; made on one broker where there is none. Raises `SinkError`."""
+    """Return the queue of a job's markers, created on one broker if missing. Raises `SinkError`."""
     reason = "no broker answered"
     topic = marker_topic(job)
     while trio.current_time() < deadline:

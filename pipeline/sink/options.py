@@ -1,4 +1,4 @@
-"""What a user can say about writing into topics."""
+"""Options for writing into topics."""
 
 import uuid
 from collections.abc import Mapping
@@ -24,14 +24,16 @@ class SinkError(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Options of `df.write.format("rocketbed")` and `df.writeStream`, as the table of options says;
-    how each kind of delivery works: `pipeline.sink.writer`."""
+    """Options of `df.write.format("rocketbed")` and `df.writeStream`, as the option table has them.
+
+    `pipeline.sink.writer` explains the kinds of delivery.
+    """
 
     endpoints: str
     topic: str = ""
     delivery: str = AT_LEAST_ONCE
     job: str = ""
-    """Of a batch job; streams have Spark's."""
+    """Id of a batch job; streams use Spark's query id."""
     group: str = "rocketbed_pipeline"
     bytes_per_s: float = 0.0
     tasks: int = 1
@@ -40,7 +42,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, settings: Mapping[str, str], *, streaming: bool) -> Self:
-        """From what the user gave. Raises `OptionError` naming the option."""
+        """Parse the user's options. Raises `OptionError` naming the option."""
         if any(name.lower() == "path" and text for name, text in settings.items()):
             raise OptionError(
                 "a store directory cannot be written to; give the target as option endpoints"

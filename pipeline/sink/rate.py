@@ -1,15 +1,15 @@
-"""How fast a task may send: a bucket that fills with bytes as time goes by."""
+"""Rate limit of a task: a token bucket that fills with bytes over time."""
 
 from dataclasses import dataclass
 from typing import Final
 
 BURST_S: Final = 1.0
-"""What a pause saves up is at most the bytes of this many seconds."""
+"""A pause saves up at most the bytes of this many seconds."""
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Bytes that may be sent. The caller brings the time, in seconds, and does the waiting."""
+    """Bytes that may be sent. The caller passes the time, in seconds, and does the waiting."""
 
     bytes_per_s: float
     """0: no limit."""
@@ -17,10 +17,10 @@ class TokenBucket:
     _looked_at_s: float | None = None
 
     def take(self, count: int, now_s: float) -> float:
-        """Take `count` bytes now; the seconds to wait before sending them.
+        """Take `count` bytes now, and return the seconds to wait before sending them.
 
-        What is over the level is owed: one message larger than the bucket still goes out, and
-        those after it wait the longer.
+        The level may go below zero: a message larger than the bucket is still sent, and those
+        after it wait longer.
         """
         if self.bytes_per_s <= 0:
             return 0.0

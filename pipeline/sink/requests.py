@@ -1,7 +1,7 @@
-"""Rows put together into requests: many small messages travel as one.
+"""Rows grouped into requests, so that many small messages are sent at once.
 
-A request holds messages of one topic that go to the same queue. Messages with a queue of their own
-keep the order of the rows in that queue; all others only have to arrive.
+A request holds messages of one topic that go to the same queue. Messages whose row names a queue
+keep the order of the rows in that queue; the order of all others does not matter.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from rocketbed.pipeline.sink.rows import Outgoing
 COUNT_MAX: Final = 1000
 """Messages in one request."""
 RETRY_PREFIX: Final = "%RETRY%"
-"""Of topics that brokers take no batch for."""
+"""Prefix of topics for which brokers accept no batches."""
 OVERHEAD: Final = 160
-"""Bytes that a message adds to its body, properties and keys, at most for the usual case."""
+"""Bytes of a message besides its body, properties and keys; an upper bound in the usual case."""
 LANES: Final = 4
-"""Requests of rows without a queue that are under way at once, for each topic."""
+"""Concurrent requests of rows without a queue, for each topic."""
 
 Lane = tuple[str, str | None, int]
 """Topic, broker and queue id; or for rows without a queue, topic, None and minus a number."""
@@ -25,25 +25,25 @@ Lane = tuple[str, str | None, int]
 
 @dataclass(slots=True)
 class Request:
-    """Messages that are sent as one, or a single one."""
+    """A batch of messages, or a single message."""
 
     topic: str
     queue_id: int | None
     broker: str | None
     rows: list[Outgoing] = field(default_factory=list)
     size: int = 0
-    """About the bytes on the wire."""
+    """Approximate bytes on the wire."""
 
     @property
     def is_single(self) -> bool:
-        """Whether it is one message that travels on its own."""
+        """True for one message, which is sent without a batch."""
         return len(self.rows) == 1
 
 
 def make_requests(rows: Iterable[Outgoing], bytes_max: int) -> dict[Lane, list[Request]]:
-    """Requests by lane; those of one lane are sent one after the other.
+    """Group rows into requests by lane; those of one lane are sent one after the other.
 
-    A request has up to `bytes_max` bytes, or one message that is larger.
+    A request has up to `bytes_max` bytes, or a single larger message.
     """
     lanes: dict[Lane, list[Request]] = {}
     filling: dict[tuple[str, str | None, int | None], Request] = {}

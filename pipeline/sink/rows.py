@@ -1,11 +1,11 @@
-"""Rows of Spark as messages to be sent.
+"""Conversion of Spark rows to messages.
 
 Columns: `topic string` (or the option `topic`), `body binary` (or string, sent as UTF-8), and any
 of `tags string`, `keys array<string>` (or a string of words), `properties map<string,string>` (or a
-stored property string), `flag int`, `queue_id int`, `broker string`, `delay_level int`. Names count
-in any case, as Spark's do. Further columns of the source's own schema are what a broker sets; they
-are left out, so that rows that were read can be written. Such rows bring their old property string:
-its KEYS and TAGS count where the row has no columns for them, its UNIQ_KEY stays readable as
+stored property string), `flag int`, `queue_id int`, `broker string`, `delay_level int`. The case of
+names does not matter, as in Spark. Further columns of the source's schema are set by a broker; they
+are ignored, so that rows that were read can be written. Such rows have their old property string:
+its KEYS and TAGS are used if the row has no columns for them, and its UNIQ_KEY stays readable as
 `RB_ORIGIN`.
 """
 
@@ -49,11 +49,11 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "broker": ("string",),
     "delay_level": ("int", "smallint", "tinyint"),
 }
-"""Names of columns that count, each with the Spark types it may have."""
+"""Columns that are written, each with the Spark types it may have."""
 SYS_FLAG, LENGTH = "sys_flag", "body_length"
-"""Not written, yet they tell records that are no single message, and bodies that are packed."""
+"""Columns that are not written, but reveal records of several messages and compressed bodies."""
 SET_BY_BROKER: Final = frozenset(RECORDS) - frozenset(COLUMNS)
-"""Columns of what is read that are left out when it is written."""
+"""Columns of rows from the source that are ignored in writing."""
 OTHER_KINDS: Final = frozenset(
     (
         DELAY,
@@ -64,7 +64,7 @@ OTHER_KINDS: Final = frozenset(
         "TIMER_DEL_UNIQKEY",
     )
 )
-"""Properties for which a broker would take a message for a half one, or deliver it later."""
+"""Properties that make a broker treat a message as a half message, or deliver it later."""
 NOT_COPIED: Final = OTHER_KINDS.union(
     (
         KEYS,
@@ -92,8 +92,7 @@ NOT_COPIED: Final = OTHER_KINDS.union(
         "TIMER_DELAY_LEVEL",
     )
 )
-"""Properties of a stored message that say something of that message only (RocketMQ:
-`MessageConst`)."""
+"""Properties that belong to the stored message only, not to its copy (RocketMQ: `MessageConst`)."""
 
 _SEVERAL: Final = (
     "it is a record of a batch queue with several messages, which would become one: read with the"
@@ -111,7 +110,7 @@ _STILL_PACKED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message and where it has to go."""
+    """A message and its destination."""
 
     row: int
     """Number of the row in its partition."""
@@ -123,7 +122,7 @@ class Outgoing:
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
-    """Columns of rows to be written, name -> Spark type. Raises `SinkError`."""
+    """Check the columns (name -> Spark type) of rows to be written. Raises `SinkError`."""
     allowed = ", ".join(f"{name} {' or '.join(types)}" for name, types in COLUMNS.items())
     names: set[str] = set()
     for column, kind in columns.items():
@@ -155,7 +154,7 @@ def _illegal(text: str) -> SinkError:
 
 
 def cells_of(batch: "pyarrow.RecordBatch") -> dict[str, list[Any]]:
-    """The columns of a batch that count, by name."""
+    """Return the columns of a batch that are used, by lower-case name."""
     return {
         name.lower(): column.to_pylist()
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -166,9 +165,10 @@ def cells_of(batch: "pyarrow.RecordBatch") -> dict[str, list[Any]]:
 def outgoing(
     columns: Mapping[str, list[Any]], *, first_row: int, key: TaskKey, options: SinkOptions
 ) -> Iterator[Outgoing]:
-    """Messages of rows that are given by column. Raises `SinkError` for a row that cannot be one.
+    """Yield the messages of rows, which are passed by column.
 
-    `first_row` is the number of the first of them in its partition.
+    `first_row` is the number of the first row in its partition. Raises `SinkError` for a row that
+    cannot become a message.
     """
     names = [name for name in (*COLUMNS, SYS_FLAG, LENGTH) if name in columns]
     fixed = {TRANSACTION: key.job} if options.is_exactly_once else {}
@@ -209,8 +209,8 @@ def _outgoing(
             "when it is sent; delivery=at-least-once"
         )
     body = cells["body"].encode() if isinstance(cells["body"], str) else cells["body"]
-    # The flag stays where a body was unpacked, which may be packed by itself; the length of what
-    # was stored is another one then.
+    # A body that the reader unpacked keeps its flag, and may itself look compressed; its length
+    # differs from the stored length then.
     is_stored = bool(body) and cells.get(LENGTH) in (None, len(body))
     if isinstance(sys_flag, int) and sys_flag & COMPRESSED and is_stored and _opens(body, sys_flag):
         raise BadMessage(_STILL_PACKED)
@@ -235,7 +235,7 @@ def _opens(body: bytes, sys_flag: int) -> bool:
 
 
 def _properties(cell: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
-    """Properties, tag and keys of a cell: a map of the user's, or a stored property string."""
+    """Return properties, tag and keys of a cell: the user's map, or a stored property string."""
     if cell is None:
         return {}, None, ()
     if not isinstance(cell, str):
@@ -264,7 +264,7 @@ def _properties(cell: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
 
 
 def _check_single(properties: Mapping[str, str]) -> None:
-    """Raises `BadMessage` for those of a record of several messages."""
+    """Raise `BadMessage` for the properties of a record with several messages."""
     if INNER_NUM in properties:
         raise BadMessage(_SEVERAL)
 

@@ -1,7 +1,7 @@
-"""Which messages of which queues: sets of queue offsets, kept as runs of neighbours.
+"""Sets of messages: queue offsets by queue, stored as runs of consecutive offsets.
 
-The acknowledged messages of a task are such a set. Messages that go out in one request
-stand next to each other, so a batch of a million messages is a few thousand runs.
+The acknowledged messages of a task are such a set. Messages of one request get consecutive
+offsets, so a batch of a million messages is a few thousand runs.
 """
 
 from bisect import bisect_right
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 
 class Place(NamedTuple):
-    """One queue of a topic on one broker."""
+    """A queue of a topic on a broker."""
 
     topic: str
     broker: str
@@ -22,7 +22,7 @@ class Runs:
         self._runs: dict[Place, list[tuple[int, int]]] = {}
 
     def add(self, place: Place, first: int, count: int) -> None:
-        """Add `count` offsets from `first` on."""
+        """Add `count` offsets, beginning with `first`."""
         if count > 0:
             self._runs.setdefault(place, []).append((first, count))
 
@@ -31,7 +31,7 @@ class Runs:
             self._runs.setdefault(place, []).extend(runs)
 
     def merged(self) -> Self:
-        """The same set: neighbours joined, runs and queues in order."""
+        """Return the same set with adjacent runs joined, and runs and queues sorted."""
         result = type(self)()
         for place in sorted(self._runs):
             joined: list[tuple[int, int]] = []
@@ -45,7 +45,7 @@ class Runs:
         return result
 
     def items(self) -> Iterator[tuple[Place, list[tuple[int, int]]]]:
-        """Each queue with its runs as `(first, count)`."""
+        """Yield each queue with its runs as `(first, count)`."""
         yield from self._runs.items()
 
     def places(self) -> set[Place]:
@@ -55,11 +55,11 @@ class Runs:
         return sum(count for _, runs in self.merged().items() for _, count in runs)
 
     def ranges(self) -> dict[Place, tuple[int, int]]:
-        """First and last offset of each queue."""
+        """Return the first and last offset of each queue."""
         return {place: (runs[0][0], sum(runs[-1]) - 1) for place, runs in self.merged().items()}
 
     def pieces(self, runs_max: int) -> list["Runs"]:
-        """Split into sets of at most that many runs; at least one set."""
+        """Split into sets of at most `runs_max` runs; at least one set."""
         pieces = [Runs()]
         room = runs_max
         for place, runs in self._runs.items():
@@ -72,12 +72,12 @@ class Runs:
         return pieces
 
     def as_json(self) -> list[list[Any]]:
-        """Rows of topic, broker, queue id and runs."""
+        """Return rows of topic, broker, queue id and runs."""
         return [[*place, [list(run) for run in runs]] for place, runs in self._runs.items()]
 
     @classmethod
     def from_json(cls, rows: Iterable[Any]) -> Self:
-        """What `as_json` gave. Raises `ValueError`, `TypeError` for anything else."""
+        """Rebuild a set from `as_json`. Raises `ValueError`, `TypeError` for other values."""
         result = cls()
         for topic, broker, queue_id, runs in rows:
             place = Place(str(topic), str(broker), int(queue_id))
@@ -87,10 +87,10 @@ class Runs:
 
 
 class Lookup:
-    """Answers fast whether an offset is in one of many sets."""
+    """Index of many sets for fast membership tests."""
 
     def __init__(self, sets: Mapping[str, Runs]) -> None:
-        """`sets` by the id of the job that they belong to."""
+        """Index `sets`, which are by job id."""
         self.jobs = frozenset(sets)
         self._starts: dict[tuple[str, Place], list[int]] = {}
         self._ends: dict[tuple[str, Place], list[int]] = {}
@@ -100,7 +100,7 @@ class Lookup:
                 self._ends[job, place] = [first + count for first, count in pairs]
 
     def has(self, job: str, place: Place, offset: int) -> bool:
-        """Whether the job's set holds this offset."""
+        """Return True if the job's set contains this offset."""
         starts = self._starts.get((job, place))
         if starts is None:
             return False

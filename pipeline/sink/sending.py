@@ -1,9 +1,9 @@
-"""A task's messages on their way to the brokers, with the project's own client.
+"""Sending of a task's messages to the brokers, with the project's own client.
 
-A send that was refused or whose outcome is unknown is repeated, each time with the ids of the first
-time, until `retryTimeoutMs` is over; then the task fails and Spark decides. What was stored but not
-yet as safe as the cluster promises (a slave or a disk was late) is repeated too. So there can be
-copies in the log: what counts is where the last, successful send was stored.
+A send that was refused or whose outcome is unknown is repeated with the same message ids until
+`retryTimeoutMs` is over; then the task fails and Spark decides. A message that was stored, but not
+yet as safe as the cluster promises (a slave or a disk was late), is repeated too. So the log can
+have copies: the position of the last, successful send counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,26 +27,26 @@ from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 
 ATTEMPT_S: Final = 5.0
-"""For one try of one request."""
+"""Timeout of one attempt to send a request."""
 PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 LANES_MAX: Final = 16
-"""Requests of one task that are under way at once."""
+"""Concurrent requests of a task."""
 
 
 @dataclass(slots=True)
 class SendReport:
-    """The messages that a task sent and the broker acknowledged."""
+    """Totals of the messages that a task sent and the broker acknowledged."""
 
     rows: int = 0
     bytes: int = 0
     """Total size of bodies."""
     retries: int = 0
-    """Requests that had to be repeated, each time counted."""
+    """Repeated attempts of all requests."""
     doubtful: int = 0
-    """Messages of which there may be copies."""
+    """Messages that may have copies."""
     runs: Runs = field(default_factory=Runs)
-    """Where the messages are."""
+    """Positions of the messages."""
 
 
 class TaskSender:
@@ -75,7 +75,7 @@ class TaskSender:
         await self._producer.__aexit__(kind, error, traceback)
 
     async def send(self, rows: Iterable[Outgoing]) -> None:
-        """Send rows and wait until all are stored. Raises `SinkError` for the first that is not."""
+        """Send rows and wait until all are stored. Raises `SinkError` for the first failure."""
         lanes = make_requests(rows, self._options.request_bytes).values()
         failures: list[SinkError] = []
         async with trio.open_nursery() as nursery:
@@ -97,7 +97,7 @@ class TaskSender:
     # --- inside
 
     async def _deliver(self, item: Request) -> None:
-        """One request, as often as it takes."""
+        """Send a request, repeatedly if need be. Raises `SinkError`."""
         bodies = sum(len(row.message.body) for row in item.rows)
         await trio.sleep(self._bucket.take(bodies, trio.current_time()))
         deadline = trio.current_time() + self._limit_s
@@ -121,7 +121,7 @@ class TaskSender:
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
     async def _attempt(self, item: Request, deadline: float) -> Outcome | str:
-        """The outcome of one try, or why there was none to ask."""
+        """Return the outcome of one attempt, or the reason why nothing could be sent."""
         messages = [row.message for row in item.rows]
         try:
             with trio.fail_at(deadline):
@@ -138,7 +138,7 @@ class TaskSender:
             return f"no route for topic {item.topic} within the timeout"
 
     async def _queue(self, item: Request) -> MessageQueue:
-        """Where to send a request now; another queue each time where the row names none."""
+        """Return the queue for a request; the next queue each time if the row names none."""
         queues = await self._producer.queues(item.topic)
         brokers = sorted({queue.broker_name for queue in queues})
         if item.queue_id is not None:

@@ -1,14 +1,14 @@
-"""Rows into topics of a live cluster: `df.write.format("rocketbed")` and `df.writeStream`.
+"""Writing rows into topics of a cluster: `df.write.format("rocketbed")` and `df.writeStream`.
 
     rows.write.format("rocketbed").option("endpoints", "host:9876").option("topic", "T") \
         .mode("append").save()
 
 Columns: see `pipeline.sink.rows`; options: see `pipeline.sink.options`. Every message carries an id
 made of the job, the batch, the partition and the number of the row (`pipeline.sink.keys`), so that
-a reader can tell the copies that failed attempts leave behind.
+a reader can recognise the copies from failed attempts.
 
-`delivery=at-least-once`: a task ends well when brokers have acknowledged all of its rows. What
-failed attempts sent stays in the log.
+`delivery=at-least-once`: a task succeeds when brokers have acknowledged all of its rows. Messages
+of failed attempts stay in the log.
 
 `delivery=exactly-once`: messages carry the property `RB_TXN`, and the driver marks each batch
 (`pipeline.sink.markers`). A reader with `onlyCommitted` sees every row of every marked batch once,
