@@ -52,21 +52,21 @@ def campaign(job: Job, options: CampaignOptions) -> None:
     _open(out, options)
     done = results(out)
     seeds = range(options.first, options.first + options.count)
-    have = {(row["seed"], row["again"]) for row in done}
-    wanted = [
+    finished = {(row["seed"], row["again"]) for row in done}
+    runs = [
         *((seed, False) for seed in seeds),
         *((seed, True) for seed in checked(seeds, options)),
     ]
-    left = [one for one in wanted if one not in have]
-    asked_for = {"first": options.first, "count": options.count, "resume": options.resume}
-    job.report.inputs.append({"scenario": options.seeds.scenario, "out": str(out), **asked_for})
-    if left:
-        with job.phase(f"running {len(left)} seeds"):
-            _run_all(job, in_turn(left), options.seeds, out)
-    asked = set(wanted)
+    remaining = [run for run in runs if run not in finished]
+    selection = {"first": options.first, "count": options.count, "resume": options.resume}
+    job.report.inputs.append({"scenario": options.seeds.scenario, "out": str(out), **selection})
+    if remaining:
+        with job.phase(f"running {len(remaining)} seeds"):
+            _run_all(job, in_turn(remaining), options.seeds, out)
+    requested = set(runs)
     by_run = {(row["seed"], row["again"]): row for row in results(out)}
-    rows = [row for run, row in by_run.items() if run in asked]
-    _judge(job, rows, wanted, options.seeds.scenario)
+    rows = [row for run, row in by_run.items() if run in requested]
+    _judge(job, rows, runs, options.seeds.scenario)
 
 
 def checked(seeds: Sequence[int], options: CampaignOptions) -> list[int]:
@@ -77,10 +77,10 @@ def checked(seeds: Sequence[int], options: CampaignOptions) -> list[int]:
     return list(seeds[step - 1 :: step]) or [seeds[-1]]
 
 
-def in_turn(left: Sequence[Run]) -> list[Run]:
+def in_turn(runs: Sequence[Run]) -> list[Run]:
     """In an order that hangs on the seeds only: neighbours often take alike long, and the two runs
     of one seed had better be far apart."""
-    return sorted(left, key=lambda run: (run[1], _spread(run[0])))
+    return sorted(runs, key=lambda run: (run[1], _spread(run[0])))
 
 
 def _spread(seed: int) -> bytes:
@@ -101,37 +101,39 @@ def results(out: Path) -> list[dict[str, Any]]:
 
 def _open(out: Path, options: CampaignOptions) -> None:
     """Make the directory, or go on with it. Raises `WrongUsage`, `PipelineError`."""
-    same = {"format": FORMAT, "scenario": options.seeds.scenario, "quick": options.seeds.quick}
+    expected = {"format": FORMAT, "scenario": options.seeds.scenario, "quick": options.seeds.quick}
     path = out / CAMPAIGN
     try:
         (out / RESULTS).mkdir(parents=True, exist_ok=True)
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-        if known is None:
-            write_whole(path, json.dumps(same) + "\n")
+        existing = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if existing is None:
+            write_whole(path, json.dumps(expected) + "\n")
     except (OSError, ValueError) as error:
         raise PipelineError(f"cannot use {out} for a campaign: {error}") from error
-    if known is not None and not options.resume:
+    if existing is not None and not options.resume:
         raise WrongUsage(
             f"{out} already holds a campaign: continue it with --resume, or give another --out"
         )
-    if known is not None and known != same:
-        raise WrongUsage(f"{out} holds a campaign of {known}, not of {same}: give another --out")
+    if existing is not None and existing != expected:
+        raise WrongUsage(
+            f"{out} holds a campaign of {existing}, not of {expected}: give another --out"
+        )
 
 
 def _run_all(job: Job, runs: Sequence[Run], options: SeedOptions, out: Path) -> None:
     """One task a run; each on record before the next answer is taken."""
 
     def work(run: Run) -> tuple[dict[str, Any], bytes]:
-        return run_seed(run[0], options, again=run[1])
+        return run_seed(run[0], options, repeat=run[1])
 
     path = out / RESULTS / f"{os.getpid()}-{secrets.token_hex(6)}.jsonl"
     with path.open("w", encoding="utf-8") as file, closing(spread(job, work, runs)) as all_done:
         for done in all_done:
-            row, kept = done.answer
+            row, archive = done.answer
             place = out / RUNS / f"seed-{row['seed']}"
-            if kept:
-                unpack(kept, place)
-            row["replay"] = str(place / row["replay"]) if row["replay"] and kept else ""
+            if archive:
+                unpack(archive, place)
+            row["replay"] = str(place / row["replay"]) if row["replay"] and archive else ""
             file.write(json.dumps(row | asdict(done.cost)) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -139,7 +141,7 @@ def _run_all(job: Job, runs: Sequence[Run], options: SeedOptions, out: Path) -> 
 
 
 def _judge(
-    job: Job, rows: list[dict[str, Any]], wanted: Sequence[tuple[int, bool]], scenario: str
+    job: Job, rows: list[dict[str, Any]], runs: Sequence[tuple[int, bool]], scenario: str
 ) -> None:
     """Counts, findings, and whether runs repeat themselves."""
     report = job.report
@@ -149,16 +151,16 @@ def _judge(
     failed = [row for row in first.values() if row["verdict"] not in GOOD]
     if failed:
         _finding(job, "failed", "seeds that did not pass", failed)
-    other = [
+    differing = [
         row
         for row in rows
         if row["again"] and row["seed"] in first and row["digest"] != first[row["seed"]]["digest"]
     ]
     report.counts["run twice"] = sum(row["again"] for row in rows)
-    if other:
-        _finding(job, "not-repeatable", "seeds that took another way the second time", other)
+    if differing:
+        _finding(job, "not-repeatable", "seeds that took another way the second time", differing)
     _judge_checks(job, [*first.values()], scenario)
-    missing = len(set(wanted) - {(row["seed"], row["again"]) for row in rows})
+    missing = len(set(runs) - {(row["seed"], row["again"]) for row in rows})
     if missing:
         raise PipelineError(f"{missing} runs have no result; run them with --resume")
 

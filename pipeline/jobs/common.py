@@ -75,8 +75,8 @@ class JobSettings:
         from rocketbed.pipeline.option_values import read_nameservers
 
         if bool(self.stores) == bool(self.endpoints):
-            what = "two inputs" if self.stores else "no input"
-            raise WrongUsage(f"{what}: give --store DIR (repeatable) or --endpoints ADDRESS")
+            problem = "two inputs" if self.stores else "no input"
+            raise WrongUsage(f"{problem}: give --store DIR (repeatable) or --endpoints ADDRESS")
         try:
             read_nameservers(self.endpoints)
         except ValueError as exc:
@@ -88,13 +88,13 @@ class JobSettings:
     @property
     def parts(self) -> dict[str, str]:
         """Options for the part of a live cluster that is read. Raises `WrongUsage`."""
-        given = {"brokers": self.brokers, "clusters": self.clusters}
-        found = {name: value for name, value in given.items() if value}
-        if len(found) > 1:
+        texts = {"brokers": self.brokers, "clusters": self.clusters}
+        selection = {name: value for name, value in texts.items() if value}
+        if len(selection) > 1:
             raise WrongUsage("--brokers and --clusters cannot be combined: give one of them")
-        if found and not self.endpoints:
-            raise WrongUsage(f"--{next(iter(found))} is for live clusters: give --endpoints")
-        return found
+        if selection and not self.endpoints:
+            raise WrongUsage(f"--{next(iter(selection))} is for live clusters: give --endpoints")
+        return selection
 
     def topic_options(self, topics: Sequence[str]) -> dict[str, str]:
         """Options of a read of topics that a job was given, or that match the pattern; none for
@@ -132,10 +132,10 @@ class Job:
         self.settings = settings
         self.report = Report(name)
         self.progress = progress or Progress()
-        self._given = spark
+        self._outer_spark = spark
         self._spark = spark
         self._staging: list[Path] = []
-        self._held = ExitStack()
+        self._contexts = ExitStack()
         self.interrupted = False
         """Whether Ctrl-C came, whatever error it led to."""
 
@@ -144,7 +144,7 @@ class Job:
         """The session, started at the first use. Raises `SparkMissing`."""
         if self._spark is None:
             with (
-                self._put_off(),
+                self._interrupts_deferred(),
                 self.phase("starting Spark"),
                 quiet_java(self.settings.spark_log),
             ):
@@ -197,7 +197,7 @@ class Job:
                     signal.signal(number, self._interrupt)
 
     @contextmanager
-    def _put_off(self) -> Iterator[None]:
+    def _interrupts_deferred(self) -> Iterator[None]:
         """Within it Ctrl-C, and what the command takes for it, waits for the end: Java that is left
         while it starts Spark goes on for ever, and nobody has a way to it yet. The second time it
         does not."""
@@ -229,12 +229,12 @@ class Job:
 
     def until_closed(self, context: AbstractContextManager[None]) -> None:
         """Enter a context that is left when Spark has ended and what was half made is removed."""
-        self._held.enter_context(context)
+        self._contexts.enter_context(context)
 
     def close(self) -> None:
         """End Spark and remove what was only half made."""
-        with self._held:
-            if self._spark is not None and self._given is None:
+        with self._contexts:
+            if self._spark is not None and self._outer_spark is None:
                 end_spark(self._spark)
                 self._spark = None
             for place in self._staging:
@@ -249,19 +249,19 @@ def run_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> Re
     """
     job = Job(name, settings)
     report = job.report
-    report.options = _shown(settings)
+    report.options = _reported_settings(settings)
     try:
         work(job)
     except KeyboardInterrupt:
         report.exit_code, report.error = EXIT_INTERRUPTED, "interrupted"
     except Exception as error:
-        known = explain(error)
+        explained = explain(error)
         if job.interrupted:
             report.exit_code, report.error = EXIT_INTERRUPTED, "interrupted"
-        elif known is None:
+        elif explained is None:
             raise
         else:
-            report.exit_code, report.error = known.exit_code, str(known)
+            report.exit_code, report.error = explained.exit_code, str(explained)
     finally:
         _close_undisturbed(job)
     if settings.report is not None:
@@ -281,15 +281,15 @@ def quiet_java(log: Path | None) -> Iterator[None]:
     """
     target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stderr.flush()
-    kept = os.dup(STDERR)
+    saved = os.dup(STDERR)
     try:
         os.dup2(target, STDERR)
         os.close(target)
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, STDERR)
-        os.close(kept)
+        os.dup2(saved, STDERR)
+        os.close(saved)
 
 
 def end_spark(spark: "SparkSession") -> None:
@@ -329,24 +329,24 @@ def _close_undisturbed(job: Job) -> None:
         job.close()
 
 
-def _shown(settings: JobSettings) -> dict[str, Any]:
+def _reported_settings(settings: JobSettings) -> dict[str, Any]:
     """The settings for a report: what was given, secrets by their names only."""
     empty: tuple[object, ...] = ("", None, (), {}, False)
-    found = {key: value for key, value in asdict(settings).items() if value not in empty}
+    reported = {key: value for key, value in asdict(settings).items() if value not in empty}
     if settings.conf:
-        found["conf"] = {
+        reported["conf"] = {
             name: "..." if _SECRET.search(name) else value for name, value in settings.conf.items()
         }
-    return found
+    return reported
 
 
 def _all_versions(spark: "SparkSession") -> dict[str, str]:
     from rocketbed.pipeline.report import versions
 
-    found = versions()
+    by_name = versions()
     with suppress(Exception):
-        found["java"] = _java_version(spark)
-    return found
+        by_name["java"] = _java_version(spark)
+    return by_name
 
 
 def _java_version(spark: "SparkSession") -> str:

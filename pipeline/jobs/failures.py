@@ -65,15 +65,15 @@ def explain(error: BaseException) -> PipelineError | None:
 
 def explain_text(name: str, text: str) -> PipelineError:
     """The same for an error of Spark by the name of its class and its text."""
-    known = _explained(name, text)
-    if (place := _HOST.findall(text)) and place[-1] not in str(known):
-        known.args = (f"{known} (on {place[-1]})",)
-    return known
+    error = _explained(name, text)
+    if (place := _HOST.findall(text)) and place[-1] not in str(error):
+        error.args = (f"{error} (on {place[-1]})",)
+    return error
 
 
 def _explained(name: str, text: str) -> PipelineError:
-    if (ours := _ours(text)) is not None:
-        return ours
+    if (own_error := _own_error(text)) is not None:
+        return own_error
     if full := _FULL.search(text):
         written = _WRITTEN.search(text)
         place = written[1] if written else "the output, or to Spark's own files (spark.local.dir)"
@@ -106,10 +106,10 @@ def _explained(name: str, text: str) -> PipelineError:
 
 def first_sentence(text: str) -> str:
     """What a text of Spark says, without its stack trace and error class."""
-    found = _PYTHON_ERROR.findall(text)
-    if "Traceback (most recent call last)" in text and found:
-        name, said = found[-1]
-        return f"{name.rpartition('.')[2]}: {said}"[:TEXT_MAX]
+    errors = _PYTHON_ERROR.findall(text)
+    if "Traceback (most recent call last)" in text and errors:
+        name, message = errors[-1]
+        return f"{name.rpartition('.')[2]}: {message}"[:TEXT_MAX]
     for line in text.splitlines():
         line = _STATE.sub("", _CONDITION.sub("", line.strip().removeprefix(": ")))
         if line and not line.startswith(("at ", "An error occurred while calling")):
@@ -118,15 +118,15 @@ def first_sentence(text: str) -> str:
     return "it gave no reason"
 
 
-def _ours(text: str) -> PipelineError | None:
+def _own_error(text: str) -> PipelineError | None:
     """An error of the pipeline that was raised in an executor, from its traceback."""
-    for name, said in reversed(_PYTHON_ERROR.findall(text)):
+    for name, message in reversed(_PYTHON_ERROR.findall(text)):
         module, _, kind = name.rpartition(".")
         if not module.startswith("rocketbed.pipeline"):
             continue
-        error = PipelineError(_CONDITION.sub("", said)[:TEXT_MAX])
+        error = PipelineError(_CONDITION.sub("", message)[:TEXT_MAX])
         with suppress(ImportError):
-            known = getattr(import_module(module), kind, PipelineError)
-            error.exit_code = getattr(known, "exit_code", EXIT_SPARK)
+            error_class = getattr(import_module(module), kind, PipelineError)
+            error.exit_code = getattr(error_class, "exit_code", EXIT_SPARK)
         return error
     return None

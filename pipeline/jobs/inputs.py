@@ -1,4 +1,4 @@
-"""What a job reads: replicas of brokers, how far their logs go, and how much that is."""
+"""Inputs of a job: replicas of brokers with the ranges and sizes of their logs."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from rocketbed.pipeline.wire.cluster import QueueSnapshot
 
 REST_MS: Final = 4000
-"""So long, at most, is asked at the end what was not read."""
+"""Timeout of the final question for messages that were not read."""
 COMPARED_MAX: Final = 16
-"""So many logs are compared two by two, a read each."""
+"""Maximum number of logs that are all compared in pairs, with a read for each pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """One replica's log. Offsets in bytes from the start of the log."""
+    """The log of a replica. Offsets in bytes from the start of the log."""
 
     replica: "Replica"
     start: int
-    """First byte that is still there."""
+    """First byte that is still stored."""
     end: int
-    """Behind its last whole record."""
+    """End of its last whole record."""
     files: int
     bytes: int
 
@@ -39,34 +39,37 @@ class ReplicaLog:
 
     @property
     def path(self) -> str:
-        """As the data source's option `path`."""
+        """Value for the data source's option `path`."""
         return f"{self.label}={self.replica.root}"
 
     @property
     def source(self) -> dict[str, str]:
-        """As options of the data source."""
+        """Options of the data source."""
         return {"path": self.path, **dict(self.replica.storage.settings)}
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLog:
-    """The replicas of one broker, and what all of them hold."""
+    """The replicas of a broker, and the range of the log that all of them hold."""
 
     broker: str
     replicas: tuple[ReplicaLog, ...]
-    """By `start`: the first has all that any has, up to `end`."""
+    """Sorted by `start`: the first replica has the longest range up to `end`."""
     start: int
     end: int
-    """Confirmed: every replica holds the log up to here."""
+    """Confirmed end: every replica holds the log up to here."""
 
     @property
     def path(self) -> str:
-        """All replicas as the data source's option `path`."""
+        """Value for the data source's option `path`, with all replicas."""
         return ",".join(log.path for log in self.replicas)
 
 
 def broker_logs(settings: JobSettings) -> list[BrokerLog]:
-    """The brokers of the stores that were named, sorted. Raises `PipelineError`, `WrongUsage`."""
+    """Return the brokers of the stores in the settings, sorted.
+
+    Raises `PipelineError`, `WrongUsage`.
+    """
     from rocketbed.pipeline.files.paths import parse_paths
 
     if settings.endpoints:
@@ -81,9 +84,12 @@ def broker_logs(settings: JobSettings) -> list[BrokerLog]:
 
 
 def distinct_logs(settings: JobSettings) -> list[BrokerLog]:
-    """The same for jobs that count. Raises `WrongUsage` also where two brokers have one log, known
-    by what is before its end: copies that were not named as replicas would count twice. Of many
-    logs only those that end at one byte are compared."""
+    """Return the same for jobs that count messages, which must not read a log twice.
+
+    Raises `WrongUsage` also if two brokers have the same log, recognised by the bytes before its
+    end: such copies have to be named as replicas. If there are many logs, only those with the same
+    end are compared.
+    """
     from rocketbed.pipeline.streams.offsets import Mark
     from rocketbed.pipeline.streams.replicas import mark_at
 
@@ -92,32 +98,32 @@ def distinct_logs(settings: JobSettings) -> list[BrokerLog]:
     own: dict[str, Mark] = {}
     for log in logs:
         replica = log.replicas[0].replica
-        for other in logs:
-            theirs = other.replicas[0].replica
-            if other is log or not log.start < other.end <= log.end:
+        for shorter in logs:
+            shorter_replica = shorter.replicas[0].replica
+            if shorter is log or not log.start < shorter.end <= log.end:
                 continue
-            if not few and other.end != log.end:
+            if not few and shorter.end != log.end:
                 continue
-            if other.broker not in own:
-                own[other.broker] = mark_at(theirs, other.end)
-            mark = own[other.broker]
-            if mark.crc and mark == mark_at(replica, other.end):
+            if shorter.broker not in own:
+                own[shorter.broker] = mark_at(shorter_replica, shorter.end)
+            mark = own[shorter.broker]
+            if mark.crc and mark == mark_at(replica, shorter.end):
                 raise WrongUsage(
-                    f"{theirs.root} and {replica.root} have one log, and would count as two"
-                    f" brokers: give --store NAME/0={theirs.root} --store NAME/1={replica.root},"
-                    f" or one of them"
+                    f"{shorter_replica.root} and {replica.root} have one log, and would count as"
+                    f" two brokers: give --store NAME/0={shorter_replica.root}"
+                    f" --store NAME/1={replica.root}, or one of them"
                 )
     return logs
 
 
 @contextmanager
-def live_log(settings: JobSettings, topics: Sequence[str], **given: str) -> "Iterator[QueueLog]":
-    """The queues of the cluster that was named; `given`: more options. Raises `WrongUsage`."""
+def live_log(settings: JobSettings, topics: Sequence[str], **options: str) -> "Iterator[QueueLog]":
+    """Open the queues of the settings' cluster, with further `options`. Raises `WrongUsage`."""
     from rocketbed.pipeline.options import Options
     from rocketbed.pipeline.streams.queues import QueueLog
 
     source = settings.source_options() | settings.topic_options(topics)
-    log = QueueLog(Options.parse(source | given))
+    log = QueueLog(Options.parse(source | options))
     try:
         yield log
     finally:
@@ -125,33 +131,39 @@ def live_log(settings: JobSettings, topics: Sequence[str], **given: str) -> "Ite
 
 
 def note_queues(
-    report: Report, settings: JobSettings, seen: "QueueSnapshot", *, longest: bool = False
+    report: Report, settings: JobSettings, state: "QueueSnapshot", *, longest: bool = False
 ) -> None:
-    """Enter in the report which queues of a live cluster are read, and what of them is not, unless
-    what any member has is."""
-    note_unread(report, seen, longest=longest)
+    """Enter in the report the queues of a live cluster that are read, and what is not read of them.
+
+    `longest`: each queue is read up to the longest member's end, so nothing is left unread.
+    """
+    note_unread(report, state, longest=longest)
     report.inputs.append(
         {
             "endpoints": settings.endpoints,
-            "topics": sorted({queue.topic for queue in seen.queues.values()}),
-            "queues": len(seen.queues),
-            "messages": sum(one.end - one.first for one in seen.bounds.values()),
+            "topics": sorted({queue.topic for queue in state.queues.values()}),
+            "queues": len(state.queues),
+            "messages": sum(bounds.end - bounds.first for bounds in state.bounds.values()),
         }
     )
 
 
-def note_unread(report: Report, seen: "QueueSnapshot", *, longest: bool = False) -> None:
-    """Enter in the report what of queues is not read, unless what any member has is, and which
-    members did not answer."""
+def note_unread(report: Report, state: "QueueSnapshot", *, longest: bool = False) -> None:
+    """Enter in the report the unread messages of queues, and the members that did not answer.
+
+    `longest`: each queue is read up to the longest member's end, so nothing is left unread.
+    """
     from rocketbed.pipeline.wire.cluster import left_out, unanswered
 
-    told = (unanswered(seen), "" if longest else left_out(seen))
-    report.notes += [one for one in told if one]
+    notes = (unanswered(state), "" if longest else left_out(state))
+    report.notes += [note for note in notes if note]
 
 
-def note_rest(report: Report, settings: JobSettings, topics: Sequence[str]) -> None:
-    """The same of a live cluster at the end of a read that Spark did: what it warns of itself is
-    in Spark's log. Raises `WrongUsage`."""
+def note_unread_now(report: Report, settings: JobSettings, topics: Sequence[str]) -> None:
+    """Do the same for a live cluster after Spark's read, whose own warnings are in Spark's log.
+
+    Raises `WrongUsage`.
+    """
     try:
         with live_log(settings, topics, retryTimeoutMs=str(REST_MS)) as log:
             note_unread(report, log.look())
@@ -162,33 +174,40 @@ def note_rest(report: Report, settings: JobSettings, topics: Sequence[str]) -> N
 def sources_now(
     settings: JobSettings, report: Report, topics: Sequence[str]
 ) -> list[dict[str, str]]:
-    """Options of reads of all that is stored now, and is the same in each of them: one for a
-    broker's log, or one for a live cluster. They are noted. Raises `PipelineError`, `WrongUsage`.
+    """Return the options to read all that is stored now; repeated reads get the same messages.
+
+    There are options for each broker's log, or once for a live cluster. Enters the inputs in the
+    report. Raises `PipelineError`, `WrongUsage`.
     """
-    asked = settings.topic_options(topics)
+    topic_options = settings.topic_options(topics)
     if not settings.endpoints:
         logs = distinct_logs(settings)
         note_inputs(report, logs)
-        common = asked | {"mode": settings.mode}
+        common = topic_options | {"mode": settings.mode}
         return [common | log.replicas[0].source | {"endOffset": str(log.end)} for log in logs]
-    seen = queues_now(settings, report, topics)
-    ends = {name: bounds.end for name, bounds in seen.bounds.items()}
-    return [asked | settings.source_options() | {"endingOffsets": json.dumps(ends)}]
+    state = queues_now(settings, report, topics)
+    ends = {name: bounds.end for name, bounds in state.bounds.items()}
+    return [topic_options | settings.source_options() | {"endingOffsets": json.dumps(ends)}]
 
 
 def queues_now(
     settings: JobSettings, report: Report, topics: Sequence[str], *, longest: bool = False
 ) -> "QueueSnapshot":
-    """The queues of a live cluster, noted. Raises `PipelineError`, `WrongUsage`."""
+    """Return the queues of a live cluster, and enter them in the report.
+
+    Raises `PipelineError`, `WrongUsage`.
+    """
     with live_log(settings, topics) as log:
-        seen = log.look()
-    note_queues(report, settings, seen, longest=longest)
-    return seen
+        state = log.look()
+    note_queues(report, settings, state, longest=longest)
+    return state
 
 
 def note_inputs(report: Report, logs: list[BrokerLog]) -> None:
-    """Enter in the report what is read, and as findings what of it no read of records shows: bytes
-    behind a log's end that no crash leaves there, and segments under other names."""
+    """Enter the inputs in the report, and as findings what a read of records does not reveal.
+
+    These are bytes behind a log's end that no crash leaves, and segments with a wrong name.
+    """
     from rocketbed.pipeline.files.replicas import log_files
     from rocketbed.pipeline.files.splits import used_files
     from rocketbed.pipeline.files.tails import misnamed, written_end
@@ -214,25 +233,25 @@ def note_inputs(report: Report, logs: list[BrokerLog]) -> None:
         for replica in log.replicas
         if replica.end > log.end
     ]
-    for each in (replica for log in logs for replica in log.replicas):
-        found = [
+    for replica in (replica for log in logs for replica in log.replicas):
+        findings = [
             ("misnamed", f"{file.path} is a segment, not called {file.start:020d}: it was not read")
-            for file in misnamed(each.replica, log_files(each.replica))
+            for file in misnamed(replica.replica, log_files(replica.replica))
         ]
-        size = written_end(each.replica, used_files(each.replica), each.end) - each.end
+        size = written_end(replica.replica, used_files(replica.replica), replica.end) - replica.end
         if size:
-            title = f"{each.path}: {size} bytes from {each.end} on are no record, or are gone"
-            found.append(("unread", title))
-        for what, title in found:
-            report.findings.append({"id": what, "title": title, "count": 1})
+            title = f"{replica.path}: {size} bytes from {replica.end} on are no record, or are gone"
+            findings.append(("unread", title))
+        for finding, title in findings:
+            report.findings.append({"id": finding, "title": title, "count": 1})
             report.exit_code = EXIT_FINDING
 
 
 def _broker_log(name: str, replicas: "list[Replica]") -> BrokerLog:
     from rocketbed.pipeline.files.splits import confirmed_end
 
-    found = (_replica_log(replica) for replica in replicas)
-    logs = tuple(sorted(found, key=lambda log: log.start))
+    replica_logs = (_replica_log(replica) for replica in replicas)
+    logs = tuple(sorted(replica_logs, key=lambda log: log.start))
     return BrokerLog(name, logs, logs[0].start, confirmed_end(replicas))
 
 

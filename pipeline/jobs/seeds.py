@@ -45,18 +45,18 @@ class SeedOptions:
 
 
 def run_seed(
-    seed: int, options: SeedOptions, *, again: bool = False
+    seed: int, options: SeedOptions, *, repeat: bool = False
 ) -> tuple[dict[str, Any], bytes]:
     """Run one seed: its row, and what it left if it did not pass, as a tar archive.
 
     `again`: only to compare the digest, nothing is kept or shrunk.
     """
     with tempfile.TemporaryDirectory(prefix="rocketbed-seed-") as folder:
-        return _run_in(Path(folder), seed, options, again)
+        return _run_in(Path(folder), seed, options, repeat)
 
 
 def _run_in(
-    folder: Path, seed: int, options: SeedOptions, again: bool
+    folder: Path, seed: int, options: SeedOptions, repeat: bool
 ) -> tuple[dict[str, Any], bytes]:
     place, log, scenario = folder / "run", folder / "said", options.scenario
     if options.text:
@@ -64,18 +64,18 @@ def _run_in(
         Path(scenario).write_text(options.text, encoding="utf-8")
     command = ["chaos", "run", scenario, "--seed", str(seed), "--json"]
     command += ["--report", str(place), *(["--quick"] if options.quick else [])]
-    command += ["--no-shrink"] if again else []
+    command += ["--no-shrink"] if repeat else []
     began = time.monotonic()
-    with log.open("wb") as said:
-        ended, output, code = _run(command, said, options)
+    with log.open("wb") as stderr:
+        ended, output, code = _run(command, stderr, options)
     row = _row(output)
     verdict = ended or str(row.get("verdict", "crash"))
     text = log.read_bytes()[-TAIL:].decode(errors="replace")
     replay = Path(str(row.get("replay", "")))
-    kept = b"" if verdict in GOOD or again else _packed(place, replay.name)
-    told = {
+    archive = b"" if verdict in GOOD or repeat else _packed(place, replay.name)
+    result = {
         "seed": seed,
-        "again": again,
+        "again": repeat,
         "verdict": verdict,
         "exit_code": code,
         "findings": ",".join(row.get("finding_ids", ())),
@@ -85,7 +85,7 @@ def _run_in(
         "replay": replay.name,
         "tail": "" if verdict in GOOD else str(row.get("error") or text),
     }
-    return told, kept
+    return result, archive
 
 
 def _packed(place: Path, replay: str) -> bytes:
@@ -100,15 +100,15 @@ def _packed(place: Path, replay: str) -> bytes:
     return packed.getvalue() if files else b""
 
 
-def unpack(kept: bytes, place: Path) -> None:
+def unpack(archive_bytes: bytes, place: Path) -> None:
     """Put what a run left to a place, instead of what is there. Raises `OSError`."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    with tarfile.open(fileobj=io.BytesIO(kept)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(archive_bytes)) as archive:
         archive.extractall(place, filter="data")
 
 
-def _run(command: list[str], said: Any, options: SeedOptions) -> tuple[str, bytes, int]:
+def _run(command: list[str], stderr: Any, options: SeedOptions) -> tuple[str, bytes, int]:
     """Why it was ended, if it was; its standard output; its exit code."""
     start = [sys.executable, "-P", "-m", "rocketbed.host.parent_death", str(os.getpid()), *command]
     # Where this process has it from, which may be an archive that only Spark's workers know of.
@@ -118,7 +118,7 @@ def _run(command: list[str], said: Any, options: SeedOptions) -> tuple[str, byte
         start,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=said,
+        stderr=stderr,
         start_new_session=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
     ) as process:

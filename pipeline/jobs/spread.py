@@ -67,7 +67,7 @@ def spread(
                 piece = waiting.pop()
                 running[pool.submit(_run, job, work, piece, build)] = piece
             done = wait(running, return_when=FIRST_COMPLETED).done
-            for future in sorted(done, key=lambda one: one.exception() is not None):
+            for future in sorted(done, key=lambda future: future.exception() is not None):
                 piece = running.pop(future)
                 if (error := future.exception()) is not None:
                     failed.append(error)
@@ -81,10 +81,12 @@ def spread(
         pool.shutdown(wait=False, cancel_futures=True)
         job.report.tables["cost"] = [*by_host(costs)]
     if failed:
-        known = explain(failed[0])
-        if known is None:
+        explained = explain(failed[0])
+        if explained is None:
             raise failed[0]
-        raise SparkFailed(f"{len(failed)} of {len(pieces)} tasks failed: {known}") from failed[0]
+        raise SparkFailed(f"{len(failed)} of {len(pieces)} tasks failed: {explained}") from failed[
+            0
+        ]
 
 
 def by_host(costs: Sequence[Cost]) -> Iterator[dict[str, Any]]:
@@ -112,8 +114,8 @@ def _run(
             yield pyarrow.RecordBatch.from_pydict({"answer": [answer]})
 
     (row,) = job.spark.range(0, 1, 1, 1).mapInArrow(run, ANSWER).collect()
-    found: tuple[Answer, Cost] = pickle.loads(row.answer)
-    return found
+    result: tuple[Answer, Cost] = pickle.loads(row.answer)
+    return result
 
 
 def _measured(work: Callable[[Piece], Answer], piece: Piece, build: str) -> tuple[Answer, Cost]:
@@ -131,5 +133,8 @@ def _measured(work: Callable[[Piece], Answer], piece: Piece, build: str) -> tupl
 
 def _cpu_s() -> float:
     """Of this process and of all that it started and has seen end."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    usages = (
+        resource.getrusage(processes)
+        for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

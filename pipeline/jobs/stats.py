@@ -1,11 +1,11 @@
-"""`stats`: what segments hold, read once by executors, for reads that then leave segments out.
+"""`stats`: statistics of segments, gathered once by executors, so that later reads skip segments.
 
     OUT/store-<digest of its path>.parquet      a row a segment: `pipeline.files.statistics`
 
-A segment is read by one task, and what is known of it is kept until its first or last record is
-another; so a second run looks at two records of each segment that it knows, and reads new ones.
-A store's file is written again while the job runs and when it ends, whole each time: a run that is
-killed leaves what was done until then, and the next one goes on from there.
+A segment is read by one task. Its statistics are valid until its first or last record changes; so a
+second run checks two records of each known segment, and reads only new ones. A store's file is
+rewritten as a whole while the job runs and when it ends, so that a killed run keeps its results and
+the next run continues from there.
 """
 
 import time
@@ -38,59 +38,59 @@ from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
 from rocketbed.pipeline.jobs.spread import spread
 
 PIECE_BYTES: Final = 1 << 30
-"""Of log, that a task reads: a second or more, beside which a job of Spark's costs little."""
+"""Bytes of log for a task: a second or more, so that the cost of a Spark job is small."""
 LOOK_BYTES: Final = 1 << 20
-"""What it counts as to look whether a segment is the one that is known."""
+"""Bytes that count for the check of a known segment."""
 SAVE_S: Final = 60.0
 
 Asked = tuple[str, Split, Seen | None]
-"""A segment: its store, its stretch, by what it is known again."""
+"""A segment: its store, its range, and the records by which an earlier run identified it."""
 
 
 @dataclass(slots=True)
 class Store:
-    """The statistics of one store, as far as they are made."""
+    """The statistics of a store, as far as they are complete."""
 
     name: str
     replica: Replica
     splits: list[Split]
-    known: pyarrow.Table
-    """Rows that an earlier run made."""
+    earlier: pyarrow.Table
+    """Rows of an earlier run."""
     new: list[pyarrow.Table] = field(default_factory=list)
-    gone: list[int] = field(default_factory=list)
+    deleted: list[int] = field(default_factory=list)
     """Segments that were deleted while the job ran."""
 
     @property
     def table(self) -> pyarrow.Table:
-        """A row for each segment that is known or was read."""
+        """A row for each segment of an earlier run or of this one."""
         new = pyarrow.concat_tables([SCHEMA.empty_table(), *self.new])
-        others = pyarrow.array([*new["segment"].to_pylist(), *self.gone], pyarrow.int64())
-        again = compute.is_in(self.known["segment"], others)
-        both = pyarrow.concat_tables([self.known.filter(compute.invert(again)), new])
+        replaced = pyarrow.array([*new["segment"].to_pylist(), *self.deleted], pyarrow.int64())
+        is_replaced = compute.is_in(self.earlier["segment"], replaced)
+        both = pyarrow.concat_tables([self.earlier.filter(compute.invert(is_replaced)), new])
         return both.sort_by("segment")
 
     @property
     def segments(self) -> Iterator[Asked]:
-        """What there is to read, or to look at."""
-        rows = self.known.select(["segment", *Seen._fields]).to_pylist()
+        """Segments to read or to check."""
+        rows = self.earlier.select(["segment", *Seen._fields]).to_pylist()
         places = {row.pop("segment"): Seen(**row) for row in rows}
         return ((self.name, split, places.get(split.base)) for split in self.splits)
 
 
 def stats(job: Job, out: str) -> None:
-    """Make the statistics, or bring them up to date. Raises `PipelineError`, `WrongUsage`."""
+    """Create or update the statistics. Raises `PipelineError`, `WrongUsage`."""
     if not out:
         raise WrongUsage("no output: give --out DIR, or SCHEME://...")
     logs = broker_logs(job.settings)
     note_inputs(job.report, logs)
-    roots = [one.replica.root for log in logs for one in log.replicas]
+    roots = [item.replica.root for log in logs for item in log.replicas]
     place = Place.of(out, job.settings.file_systems(out), roots)
     stores = {
-        store_of(one.replica): _opened(job, place, one.replica, log.end)
+        store_of(item.replica): _opened(job, place, item.replica, log.end)
         for log in logs
-        for one in log.replicas
+        for item in log.replicas
     }
-    pieces = list(_pieces([one for store in stores.values() for one in store.segments]))
+    pieces = list(_pieces([item for store in stores.values() for item in store.segments]))
     try:
         _read(job, place, stores, pieces)
     finally:
@@ -100,8 +100,10 @@ def stats(job: Job, out: str) -> None:
 
 @user_errors
 def examine(piece: Sequence[Asked]) -> list[tuple[str, int, pyarrow.Table | None]]:
-    """In a task: stores and first offsets of those segments that are not known, or not what is
-    known, with their rows; None for one that is gone."""
+    """Read the new and changed segments of a piece, in a task.
+
+    Returns store, first offset and rows of each; None for the rows of a deleted segment.
+    """
     return [
         (store, split.base, describe(store, split))
         for store, split, was in piece
@@ -118,7 +120,7 @@ def _read(
         for done in spread(job, examine, pieces):
             for store, segment, table in done.answer:
                 if table is None:
-                    stores[store].gone.append(segment)
+                    stores[store].deleted.append(segment)
                 else:
                     stores[store].new.append(table)
             if time.monotonic() - saved > SAVE_S:
@@ -127,20 +129,20 @@ def _read(
 
 
 def _opened(job: Job, place: Place, replica: Replica, end: int) -> Store:
-    """A store, with those rows of an earlier run that may be of its segments still."""
+    """Return a store, with the rows of an earlier run that may still describe its segments."""
     planned = plan_splits([replica], split_bytes=1 << 62, end=end, durable=end)
     splits = [split for split in planned if split.path]
     store = store_of(replica)
     try:
-        known = believed(load(place.storage, place.at(file_of(store)), store)).cast(SCHEMA)
+        earlier = believed(load(place.storage, place.at(file_of(store)), store)).cast(SCHEMA)
     except Unusable as why:
         if str(why) != "not there":
             job.report.notes.append(f"{store}: the statistics were {why}; all is read anew")
         return Store(store, replica, splits, SCHEMA.empty_table())
     sizes = {split.base: split.size for split in splits if split.is_full}
-    rows = zip(known["segment"].to_pylist(), known["size"].to_pylist(), strict=True)
+    rows = zip(earlier["segment"].to_pylist(), earlier["size"].to_pylist(), strict=True)
     mask = [sizes.get(segment) == size for segment, size in rows]
-    return Store(store, replica, splits, known.filter(pyarrow.array(mask, pyarrow.bool_())))
+    return Store(store, replica, splits, earlier.filter(pyarrow.array(mask, pyarrow.bool_())))
 
 
 def _pieces(segments: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
@@ -157,7 +159,7 @@ def _pieces(segments: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
 
 
 def _save(place: Place, stores: dict[str, Store]) -> None:
-    """Raises `Unwritable`."""
+    """Write the statistics of all stores. Raises `Unwritable`."""
     try:
         if place.is_local:
             Path(place.path).mkdir(parents=True, exist_ok=True)
@@ -184,13 +186,13 @@ def _tell(job: Job, stores: Sequence[Store]) -> None:
         },
     }
     for store, table in zip(stores, tables, strict=True):
-        if store.gone:
+        if store.deleted:
             job.report.notes.append(
-                f"{store.replica.root}: {len(store.gone)} segments were deleted while the job ran:"
-                " they are in no figure"
+                f"{store.replica.root}: {len(store.deleted)} segments were deleted while the job"
+                " ran: they are in no figure"
             )
-        replaced = {one["segment"][0].as_py() for one in store.new}
-        replaced &= set(store.known["segment"].to_pylist())
+        replaced = {table["segment"][0].as_py() for table in store.new}
+        replaced &= set(store.earlier["segment"].to_pylist())
         if replaced:
             job.report.notes.append(
                 f"{store.replica.root}: {len(replaced)} segments were not those that were known"

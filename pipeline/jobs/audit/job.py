@@ -82,7 +82,7 @@ def audit(job: Job, options: AuditOptions) -> None:
         queues = _queues(records(*COLUMNS))
     with job.phase("hot keys"):
         hot = {name: _hot(records(name), name, options.top) for name in HOT}
-    found = Audit(
+    result = Audit(
         total=total,
         topics=[row for row in topics if row["topic"] is not None],
         queues=queues,
@@ -90,8 +90,8 @@ def audit(job: Job, options: AuditOptions) -> None:
         bucket_s=bucket_s,
         hot=hot,
     )
-    _write(out, found)
-    _tell(job, out, found)
+    _write(out, result)
+    _tell(job, out, result)
 
 
 def bucket_of(seconds: float) -> int:
@@ -107,7 +107,7 @@ def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]
     needed = list(dict.fromkeys(["topic", *columns]))
     reader = job.spark.read.format("rocketbed").schema(records_ddl(needed))
     frames = [reader.options(**source, verifyCrc="false").load() for source in sources]
-    return reduce(lambda one, other: one.unionAll(other), frames)
+    return reduce(lambda table, frame: table.unionAll(frame), frames)
 
 
 def _latency() -> "Column":
@@ -129,8 +129,8 @@ def _topics(records: "DataFrame") -> list[Row]:
 
     latency = _latency()
     framed = f.col("topic").isNotNull()
-    seen = Observation("audit")
-    counted = records.observe(seen, f.count_if(~framed).alias("unreadable"))
+    observation = Observation("audit")
+    counted = records.observe(observation, f.count_if(~framed).alias("unreadable"))
     grouped = counted.where(framed).rollup("topic")
     measured = grouped.agg(
         f.count("*").alias("messages"),
@@ -147,11 +147,11 @@ def _topics(records: "DataFrame") -> list[Row]:
         f.max(f.unix_millis("store_timestamp")).alias("last_ms"),
         f.count_if(f.col("store_timestamp").isNull()).alias("without_time"),
     )
-    found = [_flat(row.asDict()) for row in measured.collect()]
-    for row in found:
-        row["unreadable"] = seen.get["unreadable"] if row["topic"] is None else 0
+    rows = [_flat(row.asDict()) for row in measured.collect()]
+    for row in rows:
+        row["unreadable"] = observation.get["unreadable"] if row["topic"] is None else 0
         row["rate"] = round(row["messages"] / max(1.0, _seconds(row)), 3)
-    return sorted(found, key=lambda row: -row["messages"])
+    return sorted(rows, key=lambda row: -row["messages"])
 
 
 def _seconds(row: Row) -> float:
@@ -219,20 +219,20 @@ def _flat(row: Row) -> Row:
         if name in ("latency", "body"):
             unit = "_ms" if name == "latency" else ""
             values = value or [None] * len(SHARES)
-            for share, one in zip(SHARES, values, strict=True):
-                flat[f"{name}_p{100 * share:g}{unit}".replace(".", "_")] = one
+            for share, quantile in zip(SHARES, values, strict=True):
+                flat[f"{name}_p{100 * share:g}{unit}".replace(".", "_")] = quantile
         else:
             flat[name] = round(value, 3) if isinstance(value, float) else value
     return flat
 
 
-def _write(out: Path, found: Audit) -> None:
+def _write(out: Path, result: Audit) -> None:
     """CSV files and the page. Raises `Unwritable`."""
     tables = {
-        "topics": found.topics,
-        "queues": found.queues,
-        "rates": found.series,
-        **{f"hot_{name}": rows for name, rows in found.hot.items()},
+        "topics": result.topics,
+        "queues": result.queues,
+        "rates": result.series,
+        **{f"hot_{name}": rows for name, rows in result.hot.items()},
     }
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -241,18 +241,18 @@ def _write(out: Path, found: Audit) -> None:
                 writer = csv.DictWriter(file, list(rows[0]) if rows else [])
                 writer.writeheader()
                 writer.writerows(rows)
-        write_page(out / "index.html", found)
+        write_page(out / "index.html", result)
     except OSError as error:
         raise Unwritable(out, error) from error
 
 
-def _tell(job: Job, out: Path, found: Audit) -> None:
-    report, total = job.report, found.total
+def _tell(job: Job, out: Path, result: Audit) -> None:
+    report, total = job.report, result.total
     report.counts |= {
         "messages": total["messages"],
         "bytes": total["bytes"],
-        "topics": len(found.topics),
-        "queues": len(found.queues),
+        "topics": len(result.topics),
+        "queues": len(result.queues),
         "messages_per_s": total["rate"],
         "latency_p50_ms": total["latency_p50_ms"],
         "latency_p99_ms": total["latency_p99_ms"],

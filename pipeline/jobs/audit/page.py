@@ -20,7 +20,7 @@ UNITS: Final = ("", "k", "M", "G", "T")
 Row = dict[str, Any]
 
 
-def write_page(path: Path, found: "Audit") -> None:
+def write_page(path: Path, audit: "Audit") -> None:
     """Write the page. Raises `OSError`."""
     from jinja2 import Environment, FileSystemLoader
 
@@ -28,19 +28,19 @@ def write_page(path: Path, found: "Audit") -> None:
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"count": short, "bytes": in_bytes, "moment": moment}
     text = environment.get_template("audit.html.j2").render(
-        total=found.total,
-        topics=found.topics,
-        queues=balance(found.queues),
-        hot=found.hot,
-        bucket_s=found.bucket_s,
-        plots=plots(found),
-        span=f"{moment(found.total['first_ms'])} to {moment(found.total['last_ms'])}",
+        total=audit.total,
+        topics=audit.topics,
+        queues=balance(audit.queues),
+        hot=audit.hot,
+        bucket_s=audit.bucket_s,
+        plots=plots(audit),
+        span=f"{moment(audit.total['first_ms'])} to {moment(audit.total['last_ms'])}",
     )
     path.write_text(text, encoding="utf-8")
 
 
-def plots(found: "Audit") -> list[tuple[str, str]]:
-    series, width = found.series, found.bucket_s
+def plots(audit: "Audit") -> list[tuple[str, str]]:
+    series, width = audit.series, audit.bucket_s
     per_s = [(row["start_ms"], row["messages"] / width) for row in series]
     bytes_s = [(row["start_ms"], row["bytes"] / width) for row in series]
     p50 = [(row["start_ms"], row["latency_p50_ms"]) for row in series]
@@ -68,10 +68,10 @@ def bars(points: Sequence[tuple[int, float]], width_ms: int, show: Any) -> str:
 
 
 def curves(lines: Sequence[Sequence[tuple[int, float | None]]], names: Sequence[str]) -> str:
-    known = [[(x, y) for x, y in line if y is not None] for line in lines]
-    scale = _Scale(known, 1)
+    drawn = [[(x, y) for x, y in line if y is not None] for line in lines]
+    scale = _Scale(drawn, 1)
     parts = scale.axes(short)
-    for line, name in zip(known, names, strict=True):
+    for line, name in zip(drawn, names, strict=True):
         places = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line)
         parts.append(f'<polyline class="{name}" points="{places}"/>')
         parts += [
@@ -120,11 +120,11 @@ def balance(queues: Sequence[Row]) -> list[Row]:
     grouped: dict[tuple[str, str], list[Row]] = {}
     for row in queues:
         grouped.setdefault((row["broker"], row["topic"]), []).append(row)
-    found = []
+    skews = []
     for (broker, topic), rows in grouped.items():
         counts = [row["messages"] for row in rows]
         mean = sum(counts) / len(counts)
-        found.append(
+        skews.append(
             {
                 "broker": broker,
                 "topic": topic,
@@ -134,7 +134,7 @@ def balance(queues: Sequence[Row]) -> list[Row]:
                 "skew": max(counts) / mean,
             }
         )
-    return sorted(found, key=lambda row: -row["skew"])
+    return sorted(skews, key=lambda row: -row["skew"])
 
 
 def short(value: float) -> str:

@@ -1,11 +1,11 @@
 """`export`: stored messages in any format of Spark's, partitioned, with a manifest.
 
-    OUT/_rocketbed_manifest.json                    what is whole: ranges, rows, files
+    OUT/_rocketbed_manifest.json                    the complete parts: ranges, rows, files
     OUT/part=<broker>-<start>-<end>/topic=T/date=D/*.parquet
 
-A part is one range of one broker's log, in bytes, or of all queues of a live cluster. A second run
-adds only new messages; one that has nothing to add changes nothing. What a part is of never
-changes, so neither does a part. See `manifest` for what a run that was killed leaves.
+A part is a range of a broker's log, in bytes, or of all queues of a live cluster. A second run adds
+only new messages; without any it changes nothing. The messages of a range never change, so neither
+does a part. `manifest` describes what a killed run leaves.
 """
 
 from contextlib import closing
@@ -32,14 +32,14 @@ class ExportOptions:
     """Options of `export` beyond the common ones."""
 
     topics: tuple[str, ...] = ()
-    """Only these; empty for all, or those of the settings' pattern."""
+    """Topics to export; empty for all, or those of the settings' pattern."""
     out: str = ""
-    """Where to, with a scheme if not on this machine; empty for the settings' directory."""
+    """Output directory, with a scheme if it is remote; empty for the settings' directory."""
     form: Form = field(default_factory=Form)
 
 
 def export(job: Job, options: ExportOptions) -> None:
-    """Write what is new. Raises `PipelineError`, `WrongUsage`."""
+    """Export the new messages. Raises `PipelineError`, `WrongUsage`."""
     settings = job.settings
     out = options.out or str(settings.out or "")
     if not out:
@@ -59,9 +59,9 @@ def export(job: Job, options: ExportOptions) -> None:
             raise PipelineError(
                 f"{finding['title']}: mend this first, what is behind counts as done"
             )
-    roots = [one.replica.root for log in logs for one in log.replicas]
+    roots = [replica.replica.root for log in logs for replica in log.replicas]
     place = Place.of(out, settings.file_systems(out), roots)
-    asked = {
+    export_settings = {
         "columns": list(form.columns),
         "topics": list(options.topics),
         "topics_pattern": settings.topics_pattern,
@@ -74,7 +74,7 @@ def export(job: Job, options: ExportOptions) -> None:
     }
     parts: list[Part] = []
     job.until_closed(place.locked())
-    manifest = Manifest(place, asked)
+    manifest = Manifest(place, export_settings)
     if settings.endpoints:
         news = of_queues(job, manifest, options.topics)
     else:
@@ -116,9 +116,9 @@ def _tell(job: Job, parts: list[Part], manifest: Manifest) -> None:
     for part in manifest.pending:
         report.notes.append(f"{part.name} is only half written: its log is not among these stores")
     written = {part.name for part in parts}
-    there = manifest.place.sizes() if manifest.parts[len(parts) :] else {}
+    sizes = manifest.place.sizes() if manifest.parts[len(parts) :] else {}
     for old in manifest.parts:
-        lost = [one for one in old.files if there.get(str(one["path"])) != one["bytes"]]
+        lost = [file for file in old.files if sizes.get(str(file["path"])) != file["bytes"]]
         if lost and old.name not in written:
             title = (
                 f"{len(lost)} files of {old.name} are not there as they were written, as"
@@ -131,12 +131,12 @@ def _tell(job: Job, parts: list[Part], manifest: Manifest) -> None:
             report.findings.append({"id": "incomplete", "title": title, "count": 1})
             report.exit_code = EXIT_FINDING
     for part in parts:
-        for what, count in (("malformed", part.malformed), ("wrong_crc", part.wrong_crc)):
+        for finding, count in (("malformed", part.malformed), ("wrong_crc", part.wrong_crc)):
             if count:
                 kind = "cannot be read"
-                if what == "wrong_crc":
+                if finding == "wrong_crc":
                     kind = "have a wrong checksum, or several messages that cannot be unpacked"
                 where = f"{part.broker} between {part.start} and {part.end}"
                 title = f"{count} records of {where if part.broker else part.name} {kind}"
-                report.findings.append({"id": what, "title": title, "count": count})
+                report.findings.append({"id": finding, "title": title, "count": count})
                 report.exit_code = EXIT_FINDING

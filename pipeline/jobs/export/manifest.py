@@ -1,8 +1,8 @@
-"""What of an export is whole: a JSON file beside the messages.
+"""The manifest of an export: a JSON file beside the messages that lists the complete parts.
 
 A part is entered as `pending` before Spark begins to write it, and among the `parts` once it is
-whole. A run that was killed between leaves the pending one; the next run writes that very part
-again, over what is there, so nothing is twice. What no part names is not whole.
+complete. A run that is killed in between leaves a pending part; the next run writes that part again
+over its incomplete files, so that no message is exported twice. Files of no part are incomplete.
 """
 
 import json
@@ -17,7 +17,7 @@ from rocketbed.pipeline.jobs.export.place import Place
 NAME: Final = "_rocketbed_manifest.json"
 FORMAT: Final = 2
 READABLE: Final = (1, FORMAT)
-"""Before it there was no `pending`, and only Parquet."""
+"""Format 1 had no `pending`, and only Parquet."""
 BEFORE: Final = {
     "topics_pattern": "",
     "brokers": "",
@@ -26,100 +26,99 @@ BEFORE: Final = {
     "partition_by": ["topic", "date"],
     "source": "logs",
 }
-"""What was exported when the manifest did not say so yet."""
+"""Settings of exports whose manifest does not have them yet."""
 
 
 @dataclass(slots=True)
 class Part:
-    """One range: of a broker's log, or of the queues of a cluster."""
+    """An exported range of a broker's log, or of the queues of a cluster."""
 
     name: str
     broker: str = ""
-    """Whose log; empty for queues."""
+    """Broker of the log; empty for queues."""
     start: int = 0
-    """Bytes of the log."""
+    """Offset in the log, bytes."""
     end: int = 0
     rows: int = 0
     malformed: int = 0
-    """Places of the log that could not be read; they are not in the files."""
+    """Places of the log that could not be read; the files do not have them."""
     wrong_crc: int = 0
-    """Rows whose body does not match its stored checksum; they are, with `crc_ok` false. And those
-    of records of several messages that cannot be unpacked; their `body` is null."""
+    """Rows whose body does not match its stored checksum (the files have them, with `crc_ok`
+    false), and rows of records with several messages that cannot be unpacked (`body` is null)."""
     crc: int = 0
     """Digest of the rows' positions and stored checksums, whatever their order."""
     mark: int = 0
-    """Checksum of the log's last bytes before `end`, by which another log is known; 0: none."""
+    """Checksum of the log's last bytes before `end`, which reveals another log; 0: none."""
     begin_at: dict[str, Any] | None = None
-    """Of queues: where each begins, as a stream's checkpoint has it."""
+    """Start of each queue, in the form of a stream's checkpoint; only for queues."""
     end_at: dict[str, Any] | None = None
     files: list[dict[str, Any]] = field(default_factory=list)
     """`path` below OUT, `rows`, `bytes`; none of a table format, which knows its files itself."""
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Self:
-        return cls(**{each.name: row[each.name] for each in fields(cls) if each.name in row})
+        return cls(**{item.name: row[item.name] for item in fields(cls) if item.name in row})
 
 
 class Manifest:
-    """The file as it was read or written last."""
+    """State of the manifest file when it was last read or written."""
 
-    def __init__(self, place: Place, asked: dict[str, Any]) -> None:
-        """Read that of an earlier run, or write a new one.
+    def __init__(self, place: Place, settings: dict[str, Any]) -> None:
+        """Read the manifest of an earlier run, or write a new one.
 
-        Raises `WrongUsage` for a directory of something else, or with messages of an export that
-        was asked for something else; `PipelineError` for a file that is none, and what cannot be
-        written.
+        Raises `WrongUsage` for a directory with other files, or with an export of other settings;
+        `PipelineError` for an invalid manifest, or one that cannot be written.
         """
         self.place = place
         self.parts: list[Part] = []
         self.pending: list[Part] = []
-        self._asked = asked
+        self._settings = settings
         self._written = ""
-        """Of the last write: somebody else's may not come between."""
-        found = self._read()
-        if found is None:
-            if others := place.names():
+        """Id of the last write, to detect a concurrent one."""
+        row = self._read()
+        if row is None:
+            if names := place.names():
                 raise WrongUsage(
-                    f"{place.path} holds {others[0]} and no {NAME}: give --out another, empty"
+                    f"{place.path} holds {names[0]} and no {NAME}: give --out another, empty"
                     " directory"
                 )
             self._write()
             return
         try:
-            if found["format"] not in READABLE:
-                raise ValueError(f"its format is {found['format']}")
-            known = {key: found[key] if key in found else BEFORE[key] for key in asked}
-            self.parts = [Part.of(row) for row in found["parts"]]
-            self.pending = [Part.of(row) for row in found.get("pending", ())]
-            self._written = found.get("written", "")
+            if row["format"] not in READABLE:
+                raise ValueError(f"its format is {row['format']}")
+            earlier = {key: row[key] if key in row else BEFORE[key] for key in settings}
+            self.parts = [Part.of(part) for part in row["parts"]]
+            self.pending = [Part.of(part) for part in row.get("pending", ())]
+            self._written = row.get("written", "")
         except (ValueError, KeyError, TypeError) as error:
             raise self._invalid(error) from error
-        changed = [key for key in asked if known[key] != asked[key]]
+        changed = [key for key in settings if earlier[key] != settings[key]]
         if changed and not self.parts and place.names() == [NAME]:
-            self.pending.clear()  # a run with an error in it, that came to write nothing
+            self.pending.clear()  # an earlier run failed before it wrote anything
             self._write()
         elif changed:
             key = changed[0]
             raise WrongUsage(
-                f"{place.path} was exported with {key}={known[key]}, not {asked[key]}: give another"
-                " --out"
+                f"{place.path} was exported with {key}={earlier[key]}, not {settings[key]}: give"
+                " another --out"
             )
 
     def begin(self, part: Part) -> None:
-        """Enter a part that is about to be written; who had begun it as well finds that out."""
-        self.pending = [*(one for one in self.pending if one.name != part.name), part]
+        """Enter a part that is about to be written; a concurrent export fails at its next save."""
+        self.pending = [*(pending for pending in self.pending if pending.name != part.name), part]
         self.save()
 
     def end(self, part: Part) -> None:
-        """Enter a part that is whole."""
-        self.pending = [one for one in self.pending if one.name != part.name]
+        """Enter a complete part."""
+        self.pending = [pending for pending in self.pending if pending.name != part.name]
         self.parts.append(part)
         self.save()
 
     def save(self) -> None:
-        """Raises `PipelineError`, also when somebody else wrote it meanwhile."""
-        found = self._read()
-        if found is None or found.get("written", "") != self._written:
+        """Write the file. Raises `PipelineError`, also after a concurrent write."""
+        row = self._read()
+        if row is None or row.get("written", "") != self._written:
             raise PipelineError(
                 f"{self.place.at(NAME)} was changed by another export meanwhile: let only one"
                 " export write there, and run this one again"
@@ -130,7 +129,7 @@ class Manifest:
         written = uuid.uuid4().hex
         row = {
             "format": FORMAT,
-            **self._asked,
+            **self._settings,
             "written": written,
             "pending": [asdict(part) for part in self.pending],
             "parts": [asdict(part) for part in self.parts],

@@ -1,4 +1,4 @@
-"""What is not exported yet: parts of logs, or of a cluster's queues, and how each is read."""
+"""New parts of an export: ranges of logs or of a cluster's queues, and the options to read them."""
 
 import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -20,56 +20,58 @@ class NewPart(NamedTuple):
     source: dict[str, str]
     """Options of the read."""
     label: str
-    """For people."""
+    """Name for messages to the user."""
 
 
 News = Generator[NewPart, None, None]
 
 
 def of_logs(job: Job, manifest: Manifest, logs: Sequence[BrokerLog]) -> News:
-    """Parts of these logs, one after the other: each has to be in the manifest before the next is
-    asked for. Raises `PipelineError`, `WrongUsage`."""
+    """Yield the new parts of these logs; each has to be in the manifest before the next step.
+
+    Raises `PipelineError`, `WrongUsage`.
+    """
     check_names(manifest, logs)
     for log in logs:
-        for part in [one for one in manifest.pending if one.broker == log.broker]:
+        for part in [part for part in manifest.pending if part.broker == log.broker]:
             check_same(log, part)
             if part.start < log.start:
                 note_deleted(job, f"{log.broker}: {part.start} to {min(log.start, part.end)}")
-            yield _of_log(job, log, part)
-        wanted = next_range(manifest.parts, log)
-        if wanted is None:
+            yield _log_part(job, log, part)
+        new_range = next_range(manifest.parts, log)
+        if new_range is None:
             job.report.notes.append(f"{log.broker}: already exported up to {log.end}; nothing new")
             continue
-        start, end = wanted
+        start, end = new_range
         ends = [part.end for part in manifest.parts if part.broker == log.broker]
         if ends and max(ends) < start:
             note_deleted(job, f"{log.broker}: {max(ends)} to {start}")
         name = f"part={quote(log.broker, safe='')}-{start}-{end}"
-        yield _of_log(job, log, Part(name, log.broker, start, end, mark=mark_of(log, end)))
+        yield _log_part(job, log, Part(name, log.broker, start, end, mark=mark_of(log, end)))
 
 
 def of_queues(job: Job, manifest: Manifest, topics: Sequence[str]) -> News:
-    """The same of a live cluster's queues. Raises `PipelineError`, `WrongUsage`."""
+    """Yield the new parts of a live cluster's queues. Raises `PipelineError`, `WrongUsage`."""
     common = job.settings.source_options() | job.settings.topic_options(topics)
     with live_log(job.settings, topics) as log:
         note_queues(job.report, job.settings, log.look())
-        for part in [one for one in manifest.pending if one.end_at is not None]:
-            begin, end = _once_more(job, log, part)
-            again = replace(part, begin_at=begin.as_json(), end_at=end.as_json())
-            yield _of_queues(again, begin, end, common)
+        for part in [part for part in manifest.pending if part.end_at is not None]:
+            begin, end = _resumed_offsets(job, log, part)
+            resumed = replace(part, begin_at=begin.as_json(), end_at=end.as_json())
+            yield _queues_part(resumed, begin, end, common)
         begin, end = _next_offsets(job, log, _exported(manifest.parts))
         if not end.marks:
             job.report.notes.append("already exported up to the end of all queues; nothing new")
             return
         number = sum(part.end_at is not None for part in manifest.parts)
         part = Part(f"part=queues-{number}", begin_at=begin.as_json(), end_at=end.as_json())
-        yield _of_queues(part, begin, end, common)
+        yield _queues_part(part, begin, end, common)
 
 
 def next_range(parts: Sequence[Part], log: BrokerLog) -> tuple[int, int] | None:
-    """What of a broker's log is not exported yet, bytes; None: nothing.
+    """Return the byte range of a broker's log that is not exported yet; None if there is none.
 
-    Raises `PipelineError` when the log ends before what was exported, or has other bytes there: it
+    Raises `PipelineError` if the log ends before the exported range, or has other bytes there: it
     is another log.
     """
     ours = [part for part in parts if part.broker == log.broker]
@@ -81,14 +83,17 @@ def next_range(parts: Sequence[Part], log: BrokerLog) -> tuple[int, int] | None:
 
 
 def check_names(manifest: Manifest, logs: Iterable[BrokerLog]) -> None:
-    """Raises `WrongUsage` for a log that was exported under another name, as a directory without
-    one gets when more are listed: all of it would be exported again."""
+    """Raise `WrongUsage` for a log that was exported under another name.
+
+    All of it would be exported again. A directory without a name gets another one when more
+    directories are listed.
+    """
     names = {log.broker for log in logs}
     parts = [*manifest.parts, *manifest.pending]
-    known = {part.broker for part in parts}
-    for log in (log for log in logs if log.broker not in known):
-        others = [part for part in parts if part.broker not in names and part.end <= log.end]
-        last = {part.broker: part for part in sorted(others, key=lambda part: part.end)}
+    brokers = {part.broker for part in parts}
+    for log in (log for log in logs if log.broker not in brokers):
+        candidates = [part for part in parts if part.broker not in names and part.end <= log.end]
+        last = {part.broker: part for part in sorted(candidates, key=lambda part: part.end)}
         for part in last.values():
             if part.mark and mark_of(log, part.end) == part.mark:
                 root = log.replicas[0].replica.root
@@ -99,16 +104,16 @@ def check_names(manifest: Manifest, logs: Iterable[BrokerLog]) -> None:
 
 
 def check_same(log: BrokerLog, part: Part) -> None:
-    """Raises `PipelineError` when a log is not the one that a part is of."""
-    told = ""
+    """Raise `PipelineError` if a part was exported from another log."""
+    problem = ""
     if log.end < part.end:
-        told = f"ends at {log.end}, and {part.end} bytes of it were exported"
+        problem = f"ends at {log.end}, and {part.end} bytes of it were exported"
     elif part.mark and mark_of(log, part.end) not in (0, part.mark):
-        told = f"has other bytes before {part.end} than those that were exported"
-    if told:
+        problem = f"has other bytes before {part.end} than those that were exported"
+    if problem:
         raise PipelineError(
-            f"the log of {log.broker} {told}: this is another log, or one that lost its end; give"
-            " another --out"
+            f"the log of {log.broker} {problem}: this is another log, or one that lost its end;"
+            " give another --out"
         )
 
 
@@ -118,16 +123,16 @@ def mark_of(log: BrokerLog, end: int) -> int:
     return mark_at(log.replicas[0].replica, end).crc
 
 
-def note_deleted(job: Job, what: str) -> None:
-    """A finding: messages were gone before they were exported."""
-    title = f"{what} were deleted before they were exported"
+def note_deleted(job: Job, messages: str) -> None:
+    """Add a finding: messages were deleted before they were exported."""
+    title = f"{messages} were deleted before they were exported"
     job.report.findings.append({"id": "deleted", "title": title, "count": 1})
     job.report.exit_code = EXIT_FINDING
 
 
-def _of_log(job: Job, log: BrokerLog, part: Part) -> NewPart:
+def _log_part(job: Job, log: BrokerLog, part: Part) -> NewPart:
     source = {
-        **log.replicas[0].source,  # up to `end` they are all the same
+        **log.replicas[0].source,  # up to `end` all replicas are equal
         "startOffset": str(part.start),
         "endOffset": str(part.end),
         "mode": job.settings.mode,
@@ -135,16 +140,16 @@ def _of_log(job: Job, log: BrokerLog, part: Part) -> NewPart:
     return NewPart(part, source, f"{log.broker} {part.start} to {part.end}")
 
 
-def _of_queues(
+def _queues_part(
     part: Part, begin: StreamOffset, end: StreamOffset, common: dict[str, str]
 ) -> NewPart:
-    there = {name: mark for name, mark in end.marks.items() if name in begin.marks}
+    ends = {name: mark for name, mark in end.marks.items() if name in begin.marks}
     source = {
         **common,
         "startingOffsets": json.dumps({name: mark.at for name, mark in begin.marks.items()}),
-        "endingOffsets": json.dumps({name: mark.at for name, mark in there.items()}),
+        "endingOffsets": json.dumps({name: mark.at for name, mark in ends.items()}),
     }
-    return NewPart(part, source, f"{len(there)} queues")
+    return NewPart(part, source, f"{len(ends)} queues")
 
 
 def _offset(part: Part, row: Any) -> StreamOffset:
@@ -152,7 +157,7 @@ def _offset(part: Part, row: Any) -> StreamOffset:
 
 
 def _exported(parts: Iterable[Part]) -> StreamOffset:
-    """How far each queue is exported."""
+    """Return the end of the exported range of each queue."""
     marks: dict[str, Mark] = {}
     for part in parts:
         if part.end_at is not None:
@@ -160,52 +165,56 @@ def _exported(parts: Iterable[Part]) -> StreamOffset:
     return StreamOffset(QUEUE, marks)
 
 
-def _once_more(job: Job, log: QueueLog, part: Part) -> tuple[StreamOffset, StreamOffset]:
+def _resumed_offsets(job: Job, log: QueueLog, part: Part) -> tuple[StreamOffset, StreamOffset]:
     """Where the queues of a part begin and end that was begun before, without those that are not
     there now: they are exported once they are back. Raises `PipelineError`."""
     begin, end = _offset(part, part.begin_at), _offset(part, part.end_at)
-    seen = log.look_until({name: mark.at for name, mark in end.marks.items()})
+    state = log.look_until({name: mark.at for name, mark in end.marks.items()})
     for name, mark in end.marks.items():
-        if name in seen.bounds and seen.bounds[name].longest < mark.at:
-            told = f"{name} ends at {seen.bounds[name].longest}, and {part.name} at {mark.at}"
-            raise PipelineError(f"{told}: it lost its end, or is another one; give another --out")
-    with _of_this_cluster(job):
-        log.compare(end, seen)
-    gone = sorted(end.marks.keys() - seen.bounds.keys())
-    if len(gone) == len(end.marks):
+        if name in state.bounds and state.bounds[name].longest < mark.at:
+            problem = f"{name} ends at {state.bounds[name].longest}, and {part.name} at {mark.at}"
+            raise PipelineError(
+                f"{problem}: it lost its end, or is another one; give another --out"
+            )
+    with _cluster_errors(job):
+        log.compare(end, state)
+    missing = sorted(end.marks.keys() - state.bounds.keys())
+    if len(missing) == len(end.marks):
         raise PipelineError(f"none of the queues of {part.name}, which was begun before, is there")
-    if gone:
-        title = f"{gone[0]} and {len(gone) - 1} other queues are not there: what {part.name} was"
+    if missing:
+        title = (
+            f"{missing[0]} and {len(missing) - 1} other queues are not there: what {part.name} was"
+        )
         title += " to have of them is not exported before they are back"
-        job.report.findings.append({"id": "left_out", "title": title, "count": len(gone)})
+        job.report.findings.append({"id": "left_out", "title": title, "count": len(missing)})
         job.report.exit_code = EXIT_FINDING
-    there = {name: mark for name, mark in end.marks.items() if name not in gone}
-    begins = {name: mark for name, mark in begin.marks.items() if name not in gone}
-    return _still_there(job, log, StreamOffset(QUEUE, begins)), StreamOffset(QUEUE, there)
+    ends = {name: mark for name, mark in end.marks.items() if name not in missing}
+    begins = {name: mark for name, mark in begin.marks.items() if name not in missing}
+    return _readable_marks(job, log, StreamOffset(QUEUE, begins)), StreamOffset(QUEUE, ends)
 
 
 @contextmanager
-def _of_this_cluster(job: Job) -> Iterator[None]:
-    """Raises `PipelineError` for offsets of another cluster, or of queues that lost messages."""
+def _cluster_errors(job: Job) -> Iterator[None]:
+    """Turn stream errors (another cluster, queues that lost messages) into `PipelineError`."""
     try:
         yield
     except StreamError as error:
-        what = "lost messages" if isinstance(error, DataLoss) else "is not the one"
+        problem = "lost messages" if isinstance(error, DataLoss) else "is not the one"
         raise PipelineError(
-            f"the cluster at {job.settings.endpoints} {what} that was exported: {error}; give"
+            f"the cluster at {job.settings.endpoints} {problem} that was exported: {error}; give"
             " another --out",
             error.condition,
         ) from error
 
 
-def _still_there(job: Job, log: QueueLog, begin: StreamOffset) -> StreamOffset:
-    """Offsets without queues that are gone, none before what a queue still has; notes both."""
+def _readable_marks(job: Job, log: QueueLog, begin: StreamOffset) -> StreamOffset:
+    """Drop missing queues, and move offsets up to the first message of a queue; report both."""
     bounds = log.look().bounds
     marks: dict[str, Mark] = {}
-    gone = sorted(begin.marks.keys() - bounds.keys())
-    if gone:
-        more = f" and {len(gone) - 1} other queues" if len(gone) > 1 else ""
-        job.report.notes.append(f"{gone[0]}{more}: not there now; what was exported of it stays")
+    missing = sorted(begin.marks.keys() - bounds.keys())
+    if missing:
+        more = f" and {len(missing) - 1} other queues" if len(missing) > 1 else ""
+        job.report.notes.append(f"{missing[0]}{more}: not there now; what was exported of it stays")
     for name, mark in begin.marks.items():
         if name in bounds and mark.at < bounds[name].first:
             note_deleted(job, f"{name}: messages {mark.at} to {bounds[name].first}")
@@ -218,16 +227,18 @@ def _still_there(job: Job, log: QueueLog, begin: StreamOffset) -> StreamOffset:
 def _next_offsets(
     job: Job, log: QueueLog, exported: StreamOffset
 ) -> tuple[StreamOffset, StreamOffset]:
-    """Where queues that have something new begin and end. Raises `PipelineError`."""
-    known = _still_there(job, log, exported)
+    """Return start and end of the queues with new messages. Raises `PipelineError`."""
+    start = _readable_marks(job, log, exported)
     firsts = {name: bounds.first for name, bounds in log.look().bounds.items()}
     log.freeze()
-    latest = known
-    with _of_this_cluster(job):
-        # Again until nothing moves: one queue that goes on hides another one that cannot.
-        while (found := log.latest(latest, bytes_max=None, rows_max=None)).marks != latest.marks:
-            latest = found
-    begins = {name: known.marks.get(name, Mark(firsts.get(name, 0))) for name in latest.marks}
+    latest = start
+    with _cluster_errors(job):
+        # Repeat until nothing moves: a queue that advances hides one that cannot.
+        while (
+            reachable := log.latest(latest, bytes_max=None, rows_max=None)
+        ).marks != latest.marks:
+            latest = reachable
+    begins = {name: start.marks.get(name, Mark(firsts.get(name, 0))) for name in latest.marks}
     new = [name for name, mark in latest.marks.items() if begins[name].at < mark.at]
     return (
         StreamOffset(QUEUE, {name: begins[name] for name in new}),

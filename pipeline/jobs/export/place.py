@@ -1,6 +1,6 @@
-"""Where an export goes: a directory of this machine, or one behind a scheme.
+"""Destination of an export: a local directory, or one of a remote file system with a scheme.
 
-Spark writes the messages, and pyarrow the manifest: both have to know the scheme.
+Spark writes the messages, and pyarrow the manifest: both have to support the scheme.
 """
 
 import fcntl
@@ -20,19 +20,19 @@ from rocketbed.pipeline.report import write_whole
 
 LOCK: Final = "_rocketbed_lock"
 SIZE_MAX: Final = 1 << 30
-"""Bytes of a manifest."""
+"""Maximum bytes of a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory that is written to."""
+    """An output directory."""
 
     path: str
     storage: Storage
 
     @classmethod
     def of(cls, text: str, settings: Settings, stores: Iterable[str] = ()) -> "Place":
-        """`stores`: what is read, and not written to. Raises `StorageError`, `WrongUsage`."""
+        """Parse a path outside the input `stores`. Raises `StorageError`, `WrongUsage`."""
         path = plain_path(text).rstrip("/") or "/"
         storage = storage_of(path, settings)
         if ":" in path.partition("/")[0] and storage.is_local:
@@ -42,20 +42,22 @@ class Place:
         return place
 
     def _check_apart(self, stores: Iterable[str]) -> None:
-        """Raises `WrongUsage` for what is in a store: its owner takes all in it for its own.
+        """Raise `WrongUsage` for a directory in a store, whose broker owns all files in it.
 
-        `stores`: roots that are known; on this machine any other one is recognised.
+        `stores` are the input roots; on this machine any other store is recognised too.
         """
         if not self.is_local:
-            roots = [one.rstrip("/") for one in stores]
-            found = [one for one in roots if f"{self.path}/".startswith(f"{one}/")]
+            roots = [root.rstrip("/") for root in stores]
+            stores_around = [root for root in roots if f"{self.path}/".startswith(f"{root}/")]
         else:
             real = Path(os.path.realpath(self.path))
-            found = [str(one) for one in (real, *real.parents) if (one / "commitlog").is_dir()]
-        if found:
+            stores_around = [
+                str(root) for root in (real, *real.parents) if (root / "commitlog").is_dir()
+            ]
+        if stores_around:
             raise WrongUsage(
-                f"--out {self.path} is in the store {found[0]}: give a directory outside it, as"
-                f" {found[0]}-out"
+                f"--out {self.path} is in the store {stores_around[0]}: give a directory outside"
+                f" it, as {stores_around[0]}-out"
             )
 
     @property
@@ -64,41 +66,43 @@ class Place:
 
     @property
     def for_spark(self) -> str:
-        """As Spark takes it, whatever its default file system is."""
+        """Path for Spark, independent of its default file system."""
         return f"file:{self.path}" if self.is_local else self.path
 
     def at(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"
 
     def names(self) -> list[str]:
-        """What is in it. Raises `OSError`."""
+        """Return the names of its entries. Raises `OSError`."""
         return [entry.name for entry in self.storage.entries(self.path) if entry.name != LOCK]
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of every file below it, by path. Raises `OSError`."""
+        """Return the size in bytes of every file below it, by path. Raises `OSError`."""
         if isinstance(self.storage, RemoteStorage):
             from pyarrow.fs import FileSelector
 
             system, inner = self.storage.at(self.path)
             listed = system.get_file_info(FileSelector(inner, recursive=True))
             begin = len(inner.rstrip("/")) + 1
-            return {str(one.path[begin:]): int(one.size) for one in listed if one.size is not None}
-        found: dict[str, int] = {}
+            return {
+                str(info.path[begin:]): int(info.size) for info in listed if info.size is not None
+            }
+        by_path: dict[str, int] = {}
         for folder, _, names in os.walk(self.path, followlinks=True):
             for name in names:
                 path = os.path.join(folder, name)
                 with suppress(OSError):
-                    found[os.path.relpath(path, self.path)] = os.stat(path).st_size
-        return found
+                    by_path[os.path.relpath(path, self.path)] = os.stat(path).st_size
+        return by_path
 
     def read(self, name: str) -> bytes | None:
-        """A file of it; None when it is not there. Raises `OSError`."""
+        """Read a file of it; None if it is missing. Raises `OSError`."""
         with suppress(FileNotFoundError):
             return self.storage.content(self.at(name), SIZE_MAX)
         return None
 
     def write(self, name: str, data: str | bytes) -> None:
-        """Put a file in place. Raises `OSError`."""
+        """Write a file in it. Raises `OSError`."""
         if isinstance(self.storage, RemoteStorage):
             system, inner = self.storage.at(self.at(name))
             with system.open_output_stream(inner) as file:
@@ -108,7 +112,7 @@ class Place:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else exports to it; elsewhere nobody can tell before the manifest is written.
+        """Lock it against other exports; a remote directory is protected by its manifest only.
 
         Raises `WrongUsage`, `Unwritable`.
         """

@@ -1,9 +1,9 @@
-"""Writes one part with Spark, and counts what came out.
+"""Writing of a part with Spark, and counting of the written rows.
 
     OUT/part=NAME/topic=T/date=D/*                  formats of files
     OUT, with a column `part` before the others     formats of tables: Delta, Iceberg
 
-A part that is written once more takes the place of what is there.
+A part that is written again replaces its earlier files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter
 
 FILES: Final = ("parquet", "orc", "json", "csv", "avro", "xml")
-"""Formats whose files lie in directories; each other one is taken for a format of tables."""
+"""Formats whose files lie in directories; any other one is treated as a table format."""
 PACKED: Final = ("parquet", "orc")
-"""Those that are compressed if nothing else is said."""
+"""Formats that are compressed by default."""
 NEED_JARS: Final = {"delta": "io.delta:delta-spark", "iceberg": "org.apache.iceberg:iceberg-spark"}
 OF_JARS: Final = (
     "DATA_SOURCE_NOT_FOUND",
@@ -35,33 +35,33 @@ OF_JARS: Final = (
     "IncompatibleClassChangeError",
     "AbstractMethodError",
 )
-"""In errors of jars that are not there, or were made for another Spark."""
+"""Words in errors of jars that are missing, or were built for another Spark."""
 DROPS: Final = "DROPMALFORMED"
 DATE: Final = "date"
 PART: Final = "part"
 RECORDS_PER_FILE: Final = 1_000_000
 LEFT_OUT: Final = ("_corrupt", "headers")
 BY: Final = ("string", "int", "bigint", "boolean")
-"""Types of columns that may be parts of a path."""
+"""Types of columns that may be part of a path."""
 NOT_IN: Final = {
     "csv": ("binary", "array", "map", "struct"),
     "text": ("binary", "array", "map", "struct", "int", "bigint", "boolean", "timestamp"),
     "xml": ("binary", "array", "map", "struct", "string"),
 }
-"""Types that a format of text cannot give back. Spark refuses only some: of bytes it writes what
-it would show. XML has no control characters, and any text of a message may have some."""
+"""Types that a text format cannot represent. Spark refuses only some; of bytes it writes what it
+would display. XML has no control characters, and any text of a message may have some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How the messages are written."""
+    """Output format of the messages."""
 
     format: str = "parquet"
-    """In any case, as Spark takes it; kept in lower case."""
+    """Spark's name of the format, in any case; stored in lower case."""
     partition_by: tuple[str, ...] = ("topic", DATE)
     columns: tuple[str, ...] = ()
     compact: bool = False
-    """Bring what is in one partition together first: a shuffle, for fewer files."""
+    """True to shuffle the rows by partition first, for fewer files."""
     records_per_file: int = RECORDS_PER_FILE
     compression: str = ""
 
@@ -69,12 +69,12 @@ class Form:
         object.__setattr__(self, "format", self.format.strip().lower())
 
     def check(self) -> None:
-        """Raises `WrongUsage`."""
+        """Raise `WrongUsage` for settings that cannot be combined."""
         from rocketbed.pipeline.schema import RECORDS
 
         if not self.format.isidentifier():
             raise WrongUsage(f"--format {self.format}: expected a format of Spark's, as parquet")
-        valid = [name for name, one in RECORDS.items() if one.type in BY and name[0] != "_"]
+        valid = [name for name, column in RECORDS.items() if column.type in BY and name[0] != "_"]
         if wrong := [name for name in self.partition_by if name not in (*valid, DATE)]:
             raise WrongUsage(
                 f"--partition-by {wrong[0]}: expected {DATE} or one of {', '.join(valid)}"
@@ -103,31 +103,35 @@ class Form:
 
     @property
     def options(self) -> dict[str, str]:
-        """Of Spark's writer."""
-        found = {"maxRecordsPerFile": str(self.records_per_file)}
+        """Options for Spark's writer."""
+        options = {"maxRecordsPerFile": str(self.records_per_file)}
         packed = self.compression or ("zstd" if self.format in PACKED else "")
         if packed:
-            found["compression"] = packed
+            options["compression"] = packed
         if self.format == "xml":
-            found["rowTag"] = "message"
+            options["rowTag"] = "message"
         if self.format == "csv":
-            # A key may have line ends, and blanks at its ends, which Spark would take away.
-            found |= {"header": "true", "multiLine": "true"}
-            found |= dict.fromkeys(("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace"), "false")
-        # Of the session it may be dynamic: what an earlier try left in other partitions would stay.
-        return found | ({"partitionOverwriteMode": "static"} if self.is_of_files else {})
+            # A key may have line ends, and blanks at its ends, which Spark would remove.
+            options |= {"header": "true", "multiLine": "true"}
+            options |= dict.fromkeys(
+                ("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace"), "false"
+            )
+        # A session's mode may be dynamic, which would keep an earlier try's other partitions.
+        return options | ({"partitionOverwriteMode": "static"} if self.is_of_files else {})
 
 
 def partition_names(chosen: Sequence[str]) -> tuple[str, ...]:
-    """Columns that directories are called after, in our spelling, whatever their case."""
+    """Return the columns that name directories, in our spelling, whatever their case."""
     from rocketbed.pipeline.schema import spelled
 
     return tuple(DATE if name.lower() == DATE else name for name in spelled("records", chosen))
 
 
 def exported_columns(chosen: Sequence[str]) -> tuple[str, ...]:
-    """The columns of the files, in any case: those chosen, or all. Raises `WrongUsage` for one that
-    is not."""
+    """Return the columns of the files: those chosen, in any case, or all.
+
+    Raises `WrongUsage` for an unknown column.
+    """
     from rocketbed.pipeline.schema import RECORDS, spelled
 
     names = tuple(spelled("records", chosen))
@@ -139,24 +143,24 @@ def exported_columns(chosen: Sequence[str]) -> tuple[str, ...]:
 
 
 def write_part(job: Job, form: Form, place: Place, new: NewPart, topics: Mapping[str, str]) -> None:
-    """Write a part, and enter in it what was counted. Raises `PipelineError`."""
+    """Write a part, and enter the counts in it. Raises `PipelineError`."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     part = new.part
-    seen, dropped = Observation("export"), Observation("dropped")
+    measured, dropped = Observation("export"), Observation("dropped")
     source = new.source | dict(topics)
     drops = source["mode"].upper() == DROPS
     if drops:
-        source["mode"] = "PERMISSIVE"  # only who drops them here can say how many they were
+        source["mode"] = "PERMISSIVE"  # dropping them here makes it possible to count them
     rows = _rows(job, form, source, drops)
     if drops:
         bad = f.col("_corrupt").isNotNull()
         rows = rows.observe(dropped, f.count_if(bad).alias("rows")).where(~bad)
-    rows = rows.observe(seen, *_measures())
+    rows = rows.observe(measured, *_measures())
     rows = rows.where(f.col("topic").isNotNull()).withColumn(DATE, f.to_date("store_timestamp"))
-    kept = [name for name in form.columns if name not in form.partition_by]
-    rows = rows.select(*kept, *form.partition_by)
+    data_columns = [name for name in form.columns if name not in form.partition_by]
+    rows = rows.select(*data_columns, *form.partition_by)
     if form.compact and form.partition_by:
         rows = rows.repartition(*form.partition_by)
     target = place.for_spark
@@ -173,7 +177,7 @@ def write_part(job: Job, form: Form, place: Place, new: NewPart, topics: Mapping
             f"--format {form.format}: this Spark has none of that name; it has parquet, orc, json"
             " and csv, and others by --conf spark.jars.packages=..."
         ) from error
-    counts = seen.get
+    counts = measured.get
     part.rows, part.malformed = counts["rows"], counts["malformed"]
     part.wrong_crc, part.crc = counts["wrong_crc"], counts["crc"] or 0
     if drops and (count := dropped.get["rows"]):
@@ -186,23 +190,23 @@ def write_part(job: Job, form: Form, place: Place, new: NewPart, topics: Mapping
 
 
 def _into_table(rows: "DataFrame", form: Form, part: Part, target: str) -> None:
-    """Raises `PipelineError`."""
+    """Write a part into a table. Raises `PipelineError`."""
     from pyspark.sql import functions as f
 
     whole = rows.select(f.lit(_value(part)).alias(PART), "*")
-    # Only the partitions that are written are replaced; the first name is Delta's, the other
+    # Replaces only the partitions that are written; the first name is Delta's, the second
     # Iceberg's.
     dynamic = {"partitionOverwriteMode": "dynamic", "overwrite-mode": "dynamic"}
     writer = _writer(whole, form, (PART, *form.partition_by)).options(**dynamic)
     try:
         writer.save(target)
     except Exception as error:
-        known = explain(error)
+        explained = explain(error)
         is_of_jars = any(word in str(error) for word in OF_JARS)
-        if known is None or not is_of_jars or form.format not in NEED_JARS:
+        if explained is None or not is_of_jars or form.format not in NEED_JARS:
             raise
         raise SparkFailed(
-            f"{known}. The format {form.format} needs the jars of {NEED_JARS[form.format]} that"
+            f"{explained}. The format {form.format} needs the jars of {NEED_JARS[form.format]} that"
             " were made for this version of Spark: --conf spark.jars.packages=..."
         ) from error
 
@@ -225,7 +229,7 @@ def _rows(job: Job, form: Form, source: Mapping[str, str], drops: bool) -> "Data
     )
     needed |= dict.fromkeys(["crc_ok", "_corrupt"])
     if drops:
-        needed["body"] = None  # only for it bodies are unpacked, which may not be possible
+        needed["body"] = None  # bodies are unpacked only for this column, which may fail
     reader = job.spark.read.format("rocketbed").schema(records_ddl(list(needed)))
     return reader.options(**source).load()
 
@@ -234,7 +238,7 @@ def _measures() -> "list[Column]":
     from pyspark.sql import functions as f
 
     unframed = f.col("topic").isNull()
-    # Records of several messages that could be taken apart lost the bit.
+    # Records of several messages that were unpacked no longer have the bit.
     is_batch = f.col("sys_flag").bitwiseAND(INNER_BATCH) != 0
     bad = (f.col("crc_ok") == f.lit(False)) | is_batch
     return [
@@ -246,16 +250,16 @@ def _measures() -> "list[Column]":
 
 
 def _written(job: Job, form: Form, part: Part, rows: "DataFrame", target: str) -> int:
-    """How many rows are there now; enters the files, of a format that has any."""
+    """Return the number of stored rows, and enter the files of a file format in the part."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
     reader = job.spark.read.format(form.format)
     if not form.is_of_files:
         return reader.load(target).where(f.col(PART) == _value(part)).count()
-    schema = StructType([one for one in rows.schema if one.name not in form.partition_by])
-    there = reader.schema(schema).options(**form.options).load(target)
-    counted = there.groupBy("_metadata.file_path", "_metadata.file_size").count()
+    schema = StructType([field for field in rows.schema if field.name not in form.partition_by])
+    stored = reader.schema(schema).options(**form.options).load(target)
+    counted = stored.groupBy("_metadata.file_path", "_metadata.file_size").count()
     part.files = [
         {"path": _below(row["file_path"], part.name), "rows": row["count"], "bytes": row[1]}
         for row in counted.collect()
@@ -265,6 +269,6 @@ def _written(job: Job, form: Form, part: Part, rows: "DataFrame", target: str) -
 
 
 def _below(url: str, name: str) -> str:
-    """The path of a file below OUT."""
+    """Return the path of a file below OUT."""
     path = unquote(url)
     return path[path.rindex(f"/{name}/") + 1 :]

@@ -63,7 +63,7 @@ def queue_path(kind: str, topic: str, queue_id: int) -> str:
     return f"{folder}/{name if name not in ('', '.', '..') else '_'}/{queue_id}"
 
 
-class _Known(NamedTuple):
+class _TopicInfo(NamedTuple):
     """What is needed of a topic for each of its rows."""
 
     topic: Topic
@@ -83,13 +83,13 @@ class SplitDispatch:
         self._with_tags = with_tags
         self._per_file = queue_segment // UNIT.size
         self._blobs = blobs
-        self._known: list[_Known] = []
+        self._infos: list[_TopicInfo] = []
         self._numbers: dict[bytes, int] = {}
         self._queues: dict[tuple[str, str, int], int] = {}
-        self._held: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        self._units: list[tuple[NDArray[Any], NDArray[Any]]] = []
         self._batches: dict[int, list[tuple[int, ...]]] = {}
         self._keys: list[NDArray[Any]] = []
-        self._rows_held = self._keys_held = 0
+        self._unit_count = self._key_count = 0
         self._first = -1
         self._records = self._damaged = 0
         self._left_out: dict[str, int] = {}
@@ -106,12 +106,12 @@ class SplitDispatch:
                         yield from self._damage(item.offset, item.end, item.reason)
                     else:
                         yield from self._frame(item)
-                    if max(self._rows_held, self._keys_held) >= HELD_MAX:
+                    if max(self._unit_count, self._key_count) >= HELD_MAX:
                         yield from self._flush()
         yield from self._flush()
-        said = {"left_out": self._left_out, "damaged": self._damaged}
+        summary = {"left_out": self._left_out, "damaged": self._damaged}
         at = split.base + split.start
-        yield Run(SPLIT, at=at, items=self._records, text=json.dumps(said))
+        yield Run(SPLIT, at=at, items=self._records, text=json.dumps(summary))
 
     def _damage(self, begin: int, end: int, reason: str) -> Iterator[Run]:
         self._damaged += 1
@@ -133,7 +133,7 @@ class SplitDispatch:
             yield from self._damage(begin, begin + int(frame.sizes[row]), reason)
         self._records += frame.count - int(bad.sum())
         topics = self._topics(frame)
-        slow |= numpy.array([known.is_slow for known in self._known])[topics]
+        slow |= numpy.array([info.is_slow for info in self._infos])[topics]
         slow |= self._multi(frame)
         slow &= ~bad
         self._take(frame, topics, slow, bad)
@@ -151,8 +151,8 @@ class SplitDispatch:
             is_slow = topic.is_batch or topic.name == SCHEDULE_TOPIC
             start_hash = java_hash(topic.name + "#") & 0xFFFFFFFF
             below = min(topic.deleted_below, _OFFSET_MAX)
-            number = self._numbers[raw] = len(self._known)
-            self._known.append(_Known(topic, is_slow, start_hash, below))
+            number = self._numbers[raw] = len(self._infos)
+            self._infos.append(_TopicInfo(topic, is_slow, start_hash, below))
         return number
 
     @staticmethod
@@ -193,7 +193,7 @@ class SplitDispatch:
         codes = tag_codes(frame)
         if isinstance(codes, NotAscii):
             return codes.mask
-        starts = numpy.array([known.start_hash for known in self._known], numpy.uint32)[topics]
+        starts = numpy.array([info.start_hash for info in self._infos], numpy.uint32)[topics]
         keys = row_keys(frame, starts, with_tags=self._with_tags)
         if isinstance(keys, NotAscii):
             return keys.mask
@@ -201,21 +201,21 @@ class SplitDispatch:
         transaction = frame.sys_flags & SYS_TRANSACTION
         rolled_back = transaction == SYS_ROLLBACK
         prepared = transaction == SYS_PREPARED
-        below = numpy.array([known.deleted_below for known in self._known], numpy.int64)[topics]
-        gone = (offsets < below) & ~prepared & ~rolled_back
-        self._count_left_out(topics[gone])
-        self._add_units(frame, topics, codes, ~(prepared | rolled_back | gone))
-        rows = keys.rows[~(rolled_back | gone)[keys.rows]]
-        found = numpy.empty(len(rows), KEYS)
-        found["hash"] = keys.hashes[~(rolled_back | gone)[keys.rows]]
-        found["offset"] = offsets[rows]
-        found["store_ms"] = frame.field("store_ms")[rows]
-        self._add_keys(found)
+        below = numpy.array([info.deleted_below for info in self._infos], numpy.int64)[topics]
+        deleted = (offsets < below) & ~prepared & ~rolled_back
+        self._count_left_out(topics[deleted])
+        self._add_units(frame, topics, codes, ~(prepared | rolled_back | deleted))
+        rows = keys.rows[~(rolled_back | deleted)[keys.rows]]
+        entries = numpy.empty(len(rows), KEYS)
+        entries["hash"] = keys.hashes[~(rolled_back | deleted)[keys.rows]]
+        entries["offset"] = offsets[rows]
+        entries["store_ms"] = frame.field("store_ms")[rows]
+        self._add_keys(entries)
         return None
 
     def _count_left_out(self, topics: NDArray[numpy.int64]) -> None:
         for number, count in zip(*numpy.unique(topics, return_counts=True), strict=True):
-            name = self._known[number].topic.name
+            name = self._infos[number].topic.name
             self._left_out[name] = self._left_out.get(name, 0) + int(count)
 
     def _add_units(
@@ -233,7 +233,7 @@ class SplitDispatch:
         pairs = topics << 32 | frame.field("queue_id").astype(numpy.uint32).astype(numpy.int64)
         distinct, place = numpy.unique(pairs[mask], return_inverse=True)
         queues = [
-            self._queue(QUEUE, self._known[pair >> 32].topic.name, _signed(pair & 0xFFFFFFFF))
+            self._queue(QUEUE, self._infos[pair >> 32].topic.name, _signed(pair & 0xFFFFFFFF))
             for pair in distinct.tolist()
         ]
         self._hold(numpy.array(queues, numpy.int64)[place], units[mask])
@@ -258,7 +258,7 @@ class SplitDispatch:
                 else:
                     more = (*unit, entry.store_ms, target.messages)
                     self._batches.setdefault(queue, []).append(more)
-                    self._rows_held += 1
+                    self._unit_count += 1
             if dispatch.deleted:
                 name = dispatch.topic.name
                 self._left_out[name] = self._left_out.get(name, 0) + 1
@@ -275,20 +275,20 @@ class SplitDispatch:
 
     def _hold(self, queues: NDArray[numpy.int64], units: NDArray[Any]) -> None:
         if len(units):
-            self._held.append((queues, units))
-            self._rows_held += len(units)
+            self._units.append((queues, units))
+            self._unit_count += len(units)
 
     def _add_keys(self, keys: NDArray[Any]) -> None:
         if len(keys):
             self._keys.append(keys)
-            self._keys_held += len(keys)
+            self._key_count += len(keys)
 
     def _flush(self) -> Iterator[Run]:
         """Write what is held, by queue and file, in the log's order."""
         names = list(self._queues)
-        if self._held:
-            queues = numpy.concatenate([queues for queues, _ in self._held])
-            units = numpy.concatenate([units for _, units in self._held])
+        if self._units:
+            queues = numpy.concatenate([queues for queues, _ in self._units])
+            units = numpy.concatenate([units for _, units in self._units])
             files = units["slot"] // self._per_file
             order = numpy.lexsort((units["offset"], files, queues))
             queues, files, units = queues[order], files[order], units[order]
@@ -306,8 +306,8 @@ class SplitDispatch:
             keys = keys[numpy.argsort(keys["offset"], kind="stable")]
             run = Run(INDEX, at=self._first, last_ms=int(keys["store_ms"][-1]))
             yield self._blobs.add(keys, run)
-        self._held, self._batches, self._keys = [], {}, []
-        self._rows_held = self._keys_held = 0
+        self._units, self._batches, self._keys = [], {}, []
+        self._unit_count = self._key_count = 0
         self._first = -1
 
 

@@ -112,7 +112,7 @@ def write_queue(out: str, runs: Sequence[Run], segment_size: int) -> list[Writte
     os.makedirs(place, exist_ok=True)
     for name in os.listdir(place):
         os.unlink(os.path.join(place, name))
-    entries, said = 0, ""
+    entries, odd = 0, ""
     if runs[0].kind == BATCH:
         batch_writer = BatchQueueWriter(place, segment_size)
         for row in _rows(runs):
@@ -128,20 +128,20 @@ def write_queue(out: str, runs: Sequence[Run], segment_size: int) -> list[Writte
         entries = queue.units
         if queue.refused or queue.corrected:
             lists = {"refused": queue.refused, "corrected": queue.corrected}
-            said = json.dumps(
+            odd = json.dumps(
                 {
                     name: {"count": len(texts), "first": texts[:SHOWN_MAX]}
                     for name, texts in lists.items()
                 }
             )
-    found = [
+    files = [
         Written(f"{runs[0].path}/{name}", crc=_synced_crc(os.path.join(place, name)))
         for name in sorted(os.listdir(place))
     ]
-    if not found:
+    if not files:
         os.rmdir(place)
-        return [Written("", odd=said)]
-    return [found[0]._replace(entries=entries, odd=said), *found[1:]]
+        return [Written("", odd=odd)]
+    return [files[0]._replace(entries=entries, odd=odd), *files[1:]]
 
 
 def write_index_file(out: str, runs: Sequence[Run], layout: IndexLayout) -> Written:
@@ -202,17 +202,17 @@ def file_crc(path: str, data_size: int | None = None) -> int:
     """CRC-32 of a file; what is behind `data_size` bytes is known to be zeros, and not read."""
     crc = 0
     with open(path, "rb") as file:
-        rest = os.fstat(file.fileno()).st_size
-        left = rest if data_size is None else min(data_size, rest)
-        rest -= left
-        while left and (data := file.read(min(_READ, left))):
+        padding = os.fstat(file.fileno()).st_size
+        unread = padding if data_size is None else min(data_size, padding)
+        padding -= unread
+        while unread and (data := file.read(min(_READ, unread))):
             crc = zlib.crc32(data, crc)
-            left -= len(data)
-    zeros = bytes(min(_READ, rest))
-    while rest:
-        zeros = zeros[:rest]
+            unread -= len(data)
+    zeros = bytes(min(_READ, padding))
+    while padding:
+        zeros = zeros[:padding]
         crc = zlib.crc32(zeros, crc)
-        rest -= len(zeros)
+        padding -= len(zeros)
     return crc
 
 
@@ -253,6 +253,6 @@ def _chain(
     is_last = numpy.ones(len(both), bool)
     is_last[:-1] = is_first[1:]
     table[ordered[is_last]] = numbers[is_last]
-    found = numpy.empty(len(both), numpy.int32)
-    found[numbers - first] = previous
-    return found, fresh
+    by_number = numpy.empty(len(both), numpy.int32)
+    by_number[numbers - first] = previous
+    return by_number, fresh

@@ -41,8 +41,8 @@ def appended(start: Hashes, sizes: NDArray[Any], hashes: Hashes) -> Hashes:
     """Hashes of texts that stand behind others: `start` are the others' hashes, `sizes` the
     lengths of the texts, `hashes` theirs."""
     powers, _ = _powers(int(sizes.max(initial=0)) + 1)
-    found: Hashes = start * powers[sizes] + hashes
-    return found
+    joined: Hashes = start * powers[sizes] + hashes
+    return joined
 
 
 def key_hashes(hashes: Hashes) -> NDArray[numpy.int32]:

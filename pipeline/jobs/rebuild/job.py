@@ -121,7 +121,7 @@ class Shape:
 
 def rebuild(job: Job, options: RebuildOptions) -> None:
     """Make queues and index. Raises `PipelineError`, `WrongUsage`, `OSError`."""
-    log, out = _asked(job, options)
+    log, out = _log_and_output(job, options)
     note_inputs(job.report, [log])
     shape = _shape(log.replicas[0].replica.root, options.properties, str(out / STAGING))
     # Spark sees a row for each run only: compiling its queries would cost more than running them.
@@ -148,8 +148,8 @@ def _passes(
 ) -> list[Written] | None:
     """Read the log and write the files; None when it is damaged and nothing was written."""
     with job.phase("reading the log"):
-        said = _collected(runs.where(f"kind NOT IN ('{QUEUE}', '{BATCH}')"), runs_of)
-    _tell_log(job, said, log)
+        reports = _collected(runs.where(f"kind NOT IN ('{QUEUE}', '{BATCH}')"), runs_of)
+    _tell_log(job, reports, log)
     if job.report.findings and not options.around_damage:
         job.report.notes.append(
             "the log is damaged, nothing was built: restore it from a replica, or skip the damage"
@@ -157,7 +157,7 @@ def _passes(
         )
         return None
     with job.phase("writing queues and index"):
-        return _second_pass(job, runs, said, shape)
+        return _second_pass(job, runs, reports, shape)
 
 
 def first_pass(spark: "SparkSession", splits: list[Split], shape: Shape) -> "DataFrame":
@@ -203,7 +203,7 @@ def write_runs(
         yield written_batch(files)
 
 
-def _asked(job: Job, options: RebuildOptions) -> tuple[BrokerLog, Path]:
+def _log_and_output(job: Job, options: RebuildOptions) -> tuple[BrokerLog, Path]:
     """The log and the directory of the result. Raises `WrongUsage`, `PipelineError`."""
     out = job.settings.out
     if out is None:
@@ -265,27 +265,29 @@ def _checked_shape(directory: StoreDirectory, staging: str) -> Shape:
 
 
 def _splits(log: BrokerLog, split_bytes: int) -> list[Split]:
-    found: list[Split] = []
+    splits: list[Split] = []
     for replica, end in read_ends([log.replicas[0].replica], read_uncommitted=True):
-        found += plan_splits([replica], split_bytes=split_bytes, end=end)
-    return found
+        splits += plan_splits([replica], split_bytes=split_bytes, end=end)
+    return splits
 
 
-def _second_pass(job: Job, runs: "DataFrame", said: list[Run], shape: Shape) -> list[Written]:
+def _second_pass(job: Job, runs: "DataFrame", reports: list[Run], shape: Shape) -> list[Written]:
     """Write all files; what was written."""
     spark = job.spark
-    pieces = index_pieces([run for run in said if run.kind == INDEX], shape.layout)
+    pieces = index_pieces([run for run in reports if run.kind == INDEX], shape.layout)
     queues = runs.where(f"kind IN ('{QUEUE}', '{BATCH}')")
-    wanted = queues.unionByName(spark.createDataFrame(table_of(pieces))) if pieces else queues
+    all_runs = queues.unionByName(spark.createDataFrame(table_of(pieces))) if pieces else queues
     parts = max(int(spark.conf.get("spark.sql.shuffle.partitions") or 2), 2)
-    files = _write(wanted, ["path", "file"], parts, shape, whole_queues=False)
+    files = _write(all_runs, ["path", "file"], parts, shape, whole_queues=False)
     plain = [file for file in files if file.path.startswith(PARTS[0])]
     uneven = uneven_queues(plain, shape.queue_segment // UNIT.size)
     if not uneven:
         return files
-    kept = [file for file in files if not _is_of(file, uneven)]
-    again = queues.join(spark.createDataFrame([(path,) for path in uneven], "path string"), "path")
-    return kept + _write(again, ["path"], parts, shape, whole_queues=True)
+    even_files = [file for file in files if not _is_of(file, uneven)]
+    repeated = queues.join(
+        spark.createDataFrame([(path,) for path in uneven], "path string"), "path"
+    )
+    return even_files + _write(repeated, ["path"], parts, shape, whole_queues=True)
 
 
 def _write(
@@ -308,9 +310,9 @@ def _collected(frame: "DataFrame", read: Callable[[pyarrow.RecordBatch], list[An
     return [row for batch in frame.toArrow().to_batches() for row in read(batch)]
 
 
-def _tell_log(job: Job, said: list[Run], log: BrokerLog) -> None:
+def _tell_log(job: Job, reports: list[Run], log: BrokerLog) -> None:
     """Enter what was read, and what of the log could not be."""
-    splits = [run for run in said if run.kind == SPLIT]
+    splits = [run for run in reports if run.kind == SPLIT]
     rows = [json.loads(run.text) for run in splits]
     left_out: dict[str, int] = {}
     for row in rows:
@@ -324,9 +326,10 @@ def _tell_log(job: Job, said: list[Run], log: BrokerLog) -> None:
         job.report.notes.append(f"{total} records of deleted topics are skipped: {names}")
     damaged = sum(row["damaged"] for row in rows)
     if damaged:
-        shown = sorted((run for run in said if run.kind == DAMAGE), key=lambda run: run.at)
+        damage_runs = sorted((run for run in reports if run.kind == DAMAGE), key=lambda run: run.at)
         examples = [
-            {"text": f"{run.at} to {run.at + run.items}: {run.text}"} for run in shown[:EXAMPLES]
+            {"text": f"{run.at} to {run.at + run.items}: {run.text}"}
+            for run in damage_runs[:EXAMPLES]
         ]
         _find(job, "damage", "places of the log are no records", damaged, examples)
 
@@ -334,9 +337,9 @@ def _tell_log(job: Job, said: list[Run], log: BrokerLog) -> None:
 def _tell_files(job: Job, files: list[Written]) -> None:
     """Enter what was written, and which records have no place in their queue."""
     odd = [json.loads(file.odd) for file in files if file.odd]
-    made = [file for file in files if file.path]
-    index = [file for file in made if file.path.startswith("index/")]
-    queues = [file for file in made if not file.path.startswith("index/")]
+    written = [file for file in files if file.path]
+    index = [file for file in written if file.path.startswith("index/")]
+    queues = [file for file in written if not file.path.startswith("index/")]
     job.report.counts |= {
         "queues": len({file.path.rpartition("/")[0] for file in queues}),
         "queue_files": len(queues),
@@ -345,7 +348,7 @@ def _tell_files(job: Job, files: list[Written]) -> None:
         "index_entries": sum(file.entries for file in index),
     }
     job.report.files = [
-        {"path": file.path, "entries": file.entries, "crc": f"{file.crc:08x}"} for file in made
+        {"path": file.path, "entries": file.entries, "crc": f"{file.crc:08x}"} for file in written
     ]
     for name, title in ODD.items():
         if count := sum(row[name]["count"] for row in odd):

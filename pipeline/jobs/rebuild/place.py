@@ -33,10 +33,10 @@ def check_place(out: Path, root: Path, *, force: bool) -> None:
     if out.exists() and not out.is_dir():
         raise WrongUsage(f"{out} is not a directory")
     if out.is_dir():
-        others = [entry.name for entry in out.iterdir() if entry.name != STAGING]
-        if others and not force:
+        names = [entry.name for entry in out.iterdir() if entry.name != STAGING]
+        if names and not force:
             raise WrongUsage(
-                f"{out} holds {others[0]}: give an empty directory, or replace queues and index"
+                f"{out} holds {names[0]}: give an empty directory, or replace queues and index"
                 " there with --force"
             )
 

@@ -18,7 +18,7 @@ def index_pieces(runs: Iterable[Run], layout: IndexLayout) -> list[Run]:
     as `last_ms`. Raises `OSError`.
     """
     per_file = layout.entries - 1
-    found: list[Run] = []
+    pieces: list[Run] = []
     ordinal = before_ms = 0
     for run in sorted(runs, key=lambda run: run.at):
         done = 0
@@ -29,24 +29,24 @@ def index_pieces(runs: Iterable[Run], layout: IndexLayout) -> list[Run]:
             piece = Run(INDEX, INDEX, ordinal // per_file, run.at, count, 0, run.blob, position)
             if not inside:
                 piece = piece._replace(last_ms=before_ms)
-            found.append(piece)
+            pieces.append(piece)
             done += count
             ordinal += count
             if ordinal % per_file == 0 and done < run.items:
                 last = piece._replace(position=position + (count - 1) * KEYS.itemsize, items=1)
                 before_ms = int(last.read()["store_ms"][0])
         before_ms = run.last_ms
-    return found
+    return pieces
 
 
 def index_names(files: Iterable[Written]) -> list[tuple[Written, str]]:
     """Index files in their order with their names: the time of the first key, ever growing."""
-    found: list[tuple[Written, str]] = []
+    named: list[tuple[Written, str]] = []
     name = ""
     for file in sorted(files, key=lambda file: file.file):
         name = next_name(name, file.first)
-        found.append((file, name))
-    return found
+        named.append((file, name))
+    return named
 
 
 def uneven_queues(files: Iterable[Written], per_file: int) -> set[str]:

@@ -123,7 +123,7 @@ def deal(sizes: Sequence[int], count: int) -> list[int]:
     """The task of each queue: at most `count` tasks, with about as many messages each."""
     loads = [0] * max(1, min(count, len(sizes)))
     tasks = [0] * len(sizes)
-    for number in sorted(range(len(sizes)), key=lambda one: -sizes[one]):
+    for number in sorted(range(len(sizes)), key=lambda queue: -sizes[queue]):
         tasks[number] = loads.index(min(loads))
         loads[tasks[number]] += sizes[number]
     return tasks
@@ -179,14 +179,14 @@ def _sources(job: Job, options: ReplayOptions) -> list[dict[str, str]]:
         return [common | {"endpoints": job.settings.endpoints, "topics": ",".join(topics)}]
     logs = distinct_logs(job.settings)
     note_inputs(job.report, logs)
-    found = []
+    sources = []
     for log in logs:
         end = log.end if options.end_offset is None else min(options.end_offset, log.end)
         if (options.start_offset or 0) < end:
-            found.append(common | log.replicas[0].source | {"endOffset": str(end)})
-    if not found:
+            sources.append(common | log.replicas[0].source | {"endOffset": str(end)})
+    if not sources:
         raise PipelineError("the logs end before --start-offset: no messages to replay")
-    return found
+    return sources
 
 
 def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]) -> "DataFrame":
@@ -197,7 +197,7 @@ def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]
 
     reader = job.spark.read.format("rocketbed").schema(records_ddl(columns))
     frames = [reader.options(**source).load() for source in sources]
-    whole: DataFrame = reduce(lambda one, other: one.unionAll(other), frames)
+    whole: DataFrame = reduce(lambda table, frame: table.unionAll(frame), frames)
     return whole.withColumn("kind", _kind(f.col("topic")))
 
 
@@ -207,7 +207,7 @@ def _kind(topic: "Column") -> "Column":
 
     flags = f.col("sys_flag")
     is_system = reduce(
-        lambda one, other: one | other, (topic.startswith(name) for name in SYSTEM_TOPICS)
+        lambda condition, term: condition | term, (topic.startswith(name) for name in SYSTEM_TOPICS)
     )
     return (
         f.when(topic.isNull(), "unreadable")
@@ -254,7 +254,7 @@ def _survey(records: "DataFrame") -> tuple[dict[str, int], list[SourceQueue]]:
         for row in rows
         if row.kind == GOOD
     ]
-    return counts, sorted(queues, key=lambda one: (one.broker, one.topic, one.queue_id))
+    return counts, sorted(queues, key=lambda queue: (queue.broker, queue.topic, queue.queue_id))
 
 
 def _send(
@@ -335,17 +335,17 @@ def _tell(
 ) -> None:
     report = job.report
     places = merged_places(results)
-    wanted = sum(queue.messages for queue in queues)
-    sent = sum(one["rows"] for one in results)
+    surveyed = sum(queue.messages for queue in queues)
+    sent = sum(result["rows"] for result in results)
     report.counts |= {
         "messages": sent,
-        "bytes": sum(one.get("bytes", 0) for one in results),
+        "bytes": sum(result.get("bytes", 0) for result in results),
         "queues": len(queues),
         "target_queues": len(places),
         "tasks": len(results),
-        "repeated_requests": sum(one.get("retries", 0) for one in results),
-        "perhaps_twice": sum(one.get("doubtful", 0) for one in results),
-        "late_ms_max": max((one.get("late_ms_max", 0) for one in results), default=0),
+        "repeated_requests": sum(result.get("retries", 0) for result in results),
+        "perhaps_twice": sum(result.get("doubtful", 0) for result in results),
+        "late_ms_max": max((result.get("late_ms_max", 0) for result in results), default=0),
     }
     for queue, target in zip(queues, targets, strict=True):
         place = (queue.topic, target.broker_name, target.queue_id)
@@ -363,7 +363,7 @@ def _tell(
     for kind, title in PASSED_OVER.items():
         if counts.get(kind):
             report.notes.append(f"{counts[kind]} messages {title} were skipped")
-    missing = {"missing": wanted - sent} if sent != wanted else {}
+    missing = {"missing": surveyed - sent} if sent != surveyed else {}
     titles = LEFT_OUT | {"missing": "messages that were there at first and gone when it was sent"}
     for kind, count in (counts | missing).items():
         if kind in titles:
@@ -375,13 +375,13 @@ def _tell(
 def merged_places(results: Sequence[dict[str, Any]]) -> dict[tuple[str, str, int], dict[str, Any]]:
     """What the target's queues got, from what each task says; offsets of the target."""
     places: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for one in results:
-        for topic, broker, queue_id, first, last, count in one.get("places", ()):
-            known = places.setdefault(
+    for result in results:
+        for topic, broker, queue_id, first, last, count in result.get("places", ()):
+            place = places.setdefault(
                 (topic, broker, queue_id),
                 {"broker": broker, "queue_id": queue_id, "first_offset": first, "messages": 0},
             )
-            known["first_offset"] = min(known["first_offset"], first)
-            known["last_offset"] = max(known.get("last_offset", last), last)
-            known["messages"] += count
+            place["first_offset"] = min(place["first_offset"], first)
+            place["last_offset"] = max(place.get("last_offset", last), last)
+            place["messages"] += count
     return places

@@ -114,11 +114,11 @@ def send_task(
     first = next(batches, None)
     if pace.speed:
         BarrierTaskContext.get().barrier()
-    said: dict[str, Any] = {"task": task, "rows": 0}
+    summary: dict[str, Any] = {"task": task, "rows": 0}
     if first is not None:
         key = TaskKey(job=options.job, batch=0, partition=task)
-        said |= trio.run(_run, _rows(first, batches, key, options), options, key, pace)
-    row = {"task": pyarrow.array([task], pyarrow.int32()), "text": [json.dumps(said)]}
+        summary |= trio.run(_run, _rows(first, batches, key, options), options, key, pace)
+    row = {"task": pyarrow.array([task], pyarrow.int32()), "text": [json.dumps(summary)]}
     yield pyarrow.RecordBatch.from_pydict(row)
 
 
@@ -146,7 +146,7 @@ async def _run(
 
 def _rows(
     first: "pyarrow.RecordBatch",
-    rest: "Iterator[pyarrow.RecordBatch]",
+    batches: "Iterator[pyarrow.RecordBatch]",
     key: TaskKey,
     options: SinkOptions,
 ) -> Iterator[Due]:
@@ -159,10 +159,10 @@ def _rows(
             with_origin(text, origin)
             for text, origin in zip(cells["properties"], origins, strict=True)
         ]
-        made = outgoing(cells, first_row=number, key=key, options=options)
-        yield from zip(batch["due_ms"].to_pylist(), made, strict=True)
+        messages = outgoing(cells, first_row=number, key=key, options=options)
+        yield from zip(batch["due_ms"].to_pylist(), messages, strict=True)
         number += batch.num_rows
-        batch = next(rest, None)
+        batch = next(batches, None)
 
 
 def with_origin(properties: str, origin: str) -> str:

@@ -70,7 +70,9 @@ def live_topics(endpoints: str) -> list[str]:
         own = {*info.cluster_addr_table, *info.broker_addr_table}
         own |= {f"{cluster}_REPLY_TOPIC" for cluster in info.cluster_addr_table}
         topics = await admin.topics()
-        return [one for one in topics if one not in own and not one.startswith(SYSTEM_TOPICS)]
+        return [
+            topic for topic in topics if topic not in own and not topic.startswith(SYSTEM_TOPICS)
+        ]
 
     return _with_admin(endpoints, ask)
 
@@ -80,7 +82,7 @@ def refuse_same_brokers(source: str, target: str) -> None:
 
     async def ask(admin: Admin) -> set[str]:
         brokers = (await admin.cluster()).broker_addr_table.values()
-        return {address for one in brokers for address in one.broker_addrs.values()}
+        return {address for broker in brokers for address in broker.broker_addrs.values()}
 
     if shared := _with_admin(source, ask) & _with_admin(target, ask):
         raise WrongUsage(
@@ -127,70 +129,76 @@ def matched(
     queues: Sequence[SourceQueue], writable: Mapping[str, Sequence[MessageQueue]]
 ) -> list[MessageQueue]:
     """The target's queue for each queue of the source."""
-    found: list[MessageQueue] = []
+    targets: list[MessageQueue] = []
     dealt: dict[str, int] = {}
     for queue in queues:
-        choice = sorted(writable[queue.topic], key=lambda one: (one.queue_id, one.broker_name))
+        choice = sorted(
+            writable[queue.topic], key=lambda target: (target.queue_id, target.broker_name)
+        )
         alike = [
-            one
-            for one in choice
-            if (one.broker_name, one.queue_id) == (queue.broker, queue.queue_id)
+            candidate
+            for candidate in choice
+            if (candidate.broker_name, candidate.queue_id) == (queue.broker, queue.queue_id)
         ]
         if not alike:
             number = dealt[queue.topic] = dealt.get(queue.topic, -1) + 1
             alike = [choice[number % len(choice)]]
-        found.append(alike[0])
-    return found
+        targets.append(alike[0])
+    return targets
 
 
 async def _routes(admin: Admin, topics: Iterable[str]) -> dict[str, Route]:
-    found: dict[str, Route] = {}
+    routes: dict[str, Route] = {}
     for topic in topics:
         data = await admin.route(topic)
         if data is not None and data.queue_datas:
-            found[topic] = route_of(topic, data)
-    return found
+            routes[topic] = route_of(topic, data)
+    return routes
 
 
 def _refuse_same_messages(
     target: str, queues: Sequence[SourceQueue], routes: Mapping[str, Route]
 ) -> None:
     """Raises `WrongUsage` when the target has the source's last message at the very same place."""
-    last = {one.topic: one for one in sorted(queues, key=lambda one: one.last_offset)}
+    last = {
+        candidate.topic: candidate
+        for candidate in sorted(queues, key=lambda queue: queue.last_offset)
+    }
 
     async def look() -> tuple[MessageQueue, int] | None:
         async with WireLog(target, limit_s=LOOK_S) as log:
             for topic, queue in last.items():
                 alike = [
-                    one
-                    for one in (routes[topic].readable if topic in routes else ())
-                    if one.queue_id == queue.queue_id
+                    candidate
+                    for candidate in (routes[topic].readable if topic in routes else ())
+                    if candidate.queue_id == queue.queue_id
                 ]
-                for one in alike:
-                    if await _is_there(log, one, queue):
-                        return one, queue.last_offset
+                for candidate in alike:
+                    if await _has_last_message(log, candidate, queue):
+                        return candidate, queue.last_offset
         return None
 
-    if found := trio.run(look):
-        queue, offset = found
+    if match := trio.run(look):
+        queue, offset = match
         raise WrongUsage(
             f"the target {target} is the source, or a copy of it: {describe(queue)} has the same"
             f" message at offset {offset}; replay into a different cluster"
         )
 
 
-async def _is_there(log: WireLog, queue: MessageQueue, wanted: SourceQueue) -> bool:
+async def _has_last_message(log: WireLog, queue: MessageQueue, source: SourceQueue) -> bool:
     bounds = await log.bounds(queue)
-    if not bounds.first <= wanted.last_offset < bounds.longest:
+    if not bounds.first <= source.last_offset < bounds.longest:
         return False
-    pulled = await log.pull(queue, wanted.last_offset, count=1)
+    pulled = await log.pull(queue, source.last_offset, count=1)
     try:
         messages = decode_messages(pulled.records)
     except ProtocolError as error:
         raise PipelineError(f"{queue.topic} at {queue.broker_name}: {error}") from error
-    place = wanted.last_offset, wanted.last_position, wanted.last_stored_ms
+    place = source.last_offset, source.last_position, source.last_stored_ms
     return any(
-        (one.queue_offset, one.physical_offset, one.store_timestamp) == place for one in messages
+        (message.queue_offset, message.physical_offset, message.store_timestamp) == place
+        for message in messages
     )
 
 

@@ -85,10 +85,10 @@ def segment_uses(
     cells: Sequence[Row], file_sizes: Mapping[tuple[str, int], int]
 ) -> list[SegmentUse]:
     """Segments of all brokers, oldest first, those without records too."""
-    found = {(row["broker"], row["segment"]): row for row in cells if row["by"] == "segment"}
+    by_segment = {(row["broker"], row["segment"]): row for row in cells if row["by"] == "segment"}
     uses = []
-    for broker, segment in sorted({*found, *file_sizes}):
-        row = found.get((broker, segment), {})
+    for broker, segment in sorted({*by_segment, *file_sizes}):
+        row = by_segment.get((broker, segment), {})
         uses.append(
             SegmentUse(
                 broker=broker,
@@ -116,14 +116,16 @@ def write_tables(out: Path, tables: Mapping[str, Sequence[Row]]) -> None:
         write_whole(out / f"{name}.csv", text.getvalue())
 
 
-def shown(tables: Mapping[str, Sequence[Row]]) -> str:
+def retention_text(tables: Mapping[str, Sequence[Row]]) -> str:
     """The tables for people, the longest topics only."""
     lines = ["", f"  {'keep':>8} {'deletes':>28} {'leaves':>28}   oldest kept"]
     for row in tables.get("retention", ()):
         deleted = f"{row['deleted_messages']:,} in {_bytes(row['deleted_bytes'])}"
-        kept = f"{row['kept_messages']:,} in {_bytes(row['kept_bytes'])}"
+        remaining = f"{row['kept_messages']:,} in {_bytes(row['kept_bytes'])}"
         hours = f"{row['hours']:g} h"
-        lines.append(f"  {hours:>8} {deleted:>28} {kept:>28}   {_moment(row['oldest_kept_ms'])}")
+        lines.append(
+            f"  {hours:>8} {deleted:>28} {remaining:>28}   {_moment(row['oldest_kept_ms'])}"
+        )
     shares = {row["topic"]: row["compactable_share"] for row in tables.get("keys", ())}
     lines += ["", f"  {'topic':<32} {'messages':>12} {'size':>10}  compactable"]
     topics = tables.get("topics", ())
@@ -153,7 +155,7 @@ def _records(
             "verifyCrc": "false",
         }
         frames.append(reader.options(**options).load())
-    return reduce(lambda one, other: one.unionAll(other), frames)
+    return reduce(lambda table, frame: table.unionAll(frame), frames)
 
 
 def _cells(records: "DataFrame") -> list[Row]:
@@ -214,7 +216,7 @@ def _keys(records: "DataFrame", topics: Sequence[Row]) -> list[Row]:
         f.sum("last").alias("last"),
     )
     by_topic = {row["topic"]: row for row in topics}
-    found = [
+    key_rows = [
         key_row(
             row["topic"],
             messages=by_topic[row["topic"]]["messages"],
@@ -226,7 +228,7 @@ def _keys(records: "DataFrame", topics: Sequence[Row]) -> list[Row]:
         )
         for row in sums.collect()
     ]
-    return sorted(found, key=lambda row: (-row["compactable_bytes"], row["topic"]))
+    return sorted(key_rows, key=lambda row: (-row["compactable_bytes"], row["topic"]))
 
 
 def _files(log: Any) -> Any:

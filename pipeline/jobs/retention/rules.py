@@ -45,7 +45,7 @@ def expired(segments: Sequence[SegmentUse], *, hours: float, now_ms: int) -> int
 def retention_row(segments: Sequence[SegmentUse], *, hours: float, now_ms: int) -> dict[str, Any]:
     """What a retention time would delete and keep of all brokers together."""
     deleted: list[SegmentUse] = []
-    kept: list[SegmentUse] = []
+    remaining: list[SegmentUse] = []
     for broker in sorted({segment.broker for segment in segments}):
         row = sorted(
             (segment for segment in segments if segment.broker == broker),
@@ -53,17 +53,17 @@ def retention_row(segments: Sequence[SegmentUse], *, hours: float, now_ms: int) 
         )
         count = expired(row, hours=hours, now_ms=now_ms)
         deleted += row[:count]
-        kept += row[count:]
-    oldest = [segment.oldest_ms for segment in kept if segment.oldest_ms is not None]
+        remaining += row[count:]
+    oldest = [segment.oldest_ms for segment in remaining if segment.oldest_ms is not None]
     return {
         "hours": hours,
         "deleted_segments": len(deleted),
         "deleted_messages": sum(segment.messages for segment in deleted),
         "deleted_bytes": sum(segment.bytes for segment in deleted),
         "freed_file_bytes": sum(segment.file_bytes for segment in deleted),
-        "kept_segments": len(kept),
-        "kept_messages": sum(segment.messages for segment in kept),
-        "kept_bytes": sum(segment.bytes for segment in kept),
+        "kept_segments": len(remaining),
+        "kept_messages": sum(segment.messages for segment in remaining),
+        "kept_bytes": sum(segment.bytes for segment in remaining),
         "oldest_kept_ms": min(oldest, default=None),
     }
 
@@ -75,7 +75,7 @@ def key_row(
 
     `total`, `keyed_bytes`, `last`: bytes of all messages, of those with a key, of the last ones.
     """
-    gone = keyed_bytes - last
+    saved = keyed_bytes - last
     return {
         "topic": topic,
         "messages": messages,
@@ -83,6 +83,6 @@ def key_row(
         "keyed_messages": keyed,
         "keys": keys,
         "compactable_messages": keyed - keys,
-        "compactable_bytes": gone,
-        "compactable_share": round(gone / total, 4) if total else 0.0,
+        "compactable_bytes": saved,
+        "compactable_share": round(saved / total, 4) if total else 0.0,
     }

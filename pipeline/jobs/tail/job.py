@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rocketbed.pipeline.errors import EXIT_FINDING, Unwritable
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.export.writing import exported_columns
-from rocketbed.pipeline.jobs.inputs import distinct_logs, note_inputs, note_rest
+from rocketbed.pipeline.jobs.inputs import distinct_logs, note_inputs, note_unread_now
 from rocketbed.pipeline.jobs.shared import check_shared
 from rocketbed.pipeline.jobs.tail.lines import bad_range, json_line, text_line
-from rocketbed.pipeline.jobs.tail.progress import COUNTED, UNREADABLE, Told
+from rocketbed.pipeline.jobs.tail.progress import COUNTED, UNREADABLE, BatchTotals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,22 +86,22 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
             query = _into_lines(job, options, source, lines)
         else:
             query = _into_files(job, options, source, out)
-        seen = Told()
+        totals = BatchTotals()
         try:
             with _Ending() as ending:
                 while not (ending.is_asked or lines.is_closed or query.awaitTermination(LOOK_S)):
-                    seen.note(query.recentProgress)
+                    totals.note(query.recentProgress)
         finally:
-            seen.note(query.recentProgress)  # over Connect none is told of once it was stopped
+            totals.note(query.recentProgress)  # over Connect none is told of once it was stopped
             query.stop()
-            seen.note(query.recentProgress)
+            totals.note(query.recentProgress)
             # The end may come before Spark tells of a batch whose lines are written.
-            told = lines.counts if out is None else seen.counts
-            _tell(job, *told)
+            counts = lines.counts if out is None else totals.counts
+            _tell(job, *counts)
     if ending.is_asked and options.once:
         raise KeyboardInterrupt
     if job.settings.endpoints:
-        note_rest(job.report, job.settings, options.topics)
+        note_unread_now(job.report, job.settings, options.topics)
     if ending.is_asked:
         job.report.notes.append("ended by Ctrl-C")
 
@@ -159,10 +159,10 @@ class _Lines:
         """Write the rows of a batch, in the order in which they were stored."""
         if self.is_closed:
             return
-        found = [row.asDict(recursive=True) for row in rows.collect()]
-        self.batches += bool(found)
+        records = [row.asDict(recursive=True) for row in rows.collect()]
+        self.batches += bool(records)
         try:
-            for row in sorted(found, key=_age):
+            for row in sorted(records, key=_age):
                 if bad_range(row):
                     self._write(self._form(row))
                     self.unreadable += 1
@@ -212,7 +212,7 @@ def _source(job: Job, options: TailOptions) -> dict[str, str]:
         note_inputs(job.report, logs)  # a stream would wait for a missing store
         try:
             pattern = Options.parse(source).topics_pattern
-            replicas = [one.replica for log in logs for one in log.replicas]
+            replicas = [replica.replica for log in logs for replica in log.replicas]
             check_topics(replicas, options.topics, pattern)
         except OptionError as exc:
             job.report.notes.append(f"{exc}")

@@ -31,8 +31,8 @@ def text_line(row: dict[str, Any]) -> str:
         return f"! {row.get('broker') or '?'} offset {bad['offset']}: {bad['reason']}"
     words = [moment(row["store_timestamp"])] if row.get("store_timestamp") is not None else []
     place = [row.get("broker"), row.get("topic"), row.get("queue_id"), row.get("queue_offset")]
-    if known := "/".join(str(one) for one in place if one is not None):
-        words.append(known)
+    if position := "/".join(str(part) for part in place if part is not None):
+        words.append(position)
     words += [
         f"{name}={_short(value)}"
         for name, value in row.items()
@@ -105,4 +105,6 @@ def _short(value: Any) -> str:
 
 def _printable(text: str) -> str:
     """What a producer chose drives no terminal and makes no line."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-TOLD_MAX: Final = 200
+RECENT_MAX: Final = 200
 """Batches that may be told of again."""
 COUNTED: Final = "tail"
 """Name under which a batch's bad ranges are counted."""
 UNREADABLE: Final = "unreadable"
 
 
-class Told:
+class BatchTotals:
     """Rows by batch, as Spark tells of the last hundred, also anew; of older ones sums are kept."""
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class Told:
         self._last = -1
         """The last batch that counts as older."""
 
-    def note(self, told: Sequence[Any]) -> None:
+    def note(self, progress: Sequence[Any]) -> None:
         """What Spark tells: `StreamingQuery.recentProgress`."""
-        new = (one for one in told if one.batchId > self._last)
-        self.recent |= {one.batchId: (one.numInputRows, _unreadable(one)) for one in new}
-        while len(self.recent) > TOLD_MAX:
+        new = (batch for batch in progress if batch.batchId > self._last)
+        self.recent |= {batch.batchId: (batch.numInputRows, _unreadable(batch)) for batch in new}
+        while len(self.recent) > RECENT_MAX:
             self._last = min(self.recent)
             self._older = self._with_older([self.recent.pop(self._last)])
 
@@ -44,8 +44,8 @@ class Told:
         return messages, count, unreadable
 
 
-def _unreadable(told: Any) -> int:
-    counted = told.observedMetrics.get(COUNTED)
+def _unreadable(batch: Any) -> int:
+    counted = batch.observedMetrics.get(COUNTED)
     if not counted:
         return 0
     # Over Connect PySpark 4.3 makes a row of the JSON's own fields, `values` and `schema`.

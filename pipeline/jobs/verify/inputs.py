@@ -110,8 +110,8 @@ def unseen(history: "DataFrame", counts: Mapping[str, int], ordered: Sequence[st
 
     if not counts["sends"] and not counts["reads"]:
         return ["the history has neither sends nor reads: nothing was compared with it"]
-    asked = (f.col("kind") == "read") & f.col("topic").isin(*ordered)
-    rows = history.where(asked).select("topic").distinct().collect() if ordered else ()
+    is_ordered_read = (f.col("kind") == "read") & f.col("topic").isin(*ordered)
+    rows = history.where(is_ordered_read).select("topic").distinct().collect() if ordered else ()
     return [
         f"the history has no read of topic {topic}: its order was not checked"
         for topic in sorted(set(ordered) - {row.topic for row in rows})

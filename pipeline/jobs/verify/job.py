@@ -130,10 +130,10 @@ def verify(job: Job, options: VerifyOptions) -> None:
     if job.settings.endpoints:
         if options.leaders:
             raise WrongUsage("--leader is for stores: a live cluster says who its masters are")
-        seen = queues_now(job.settings, job.report, (), longest=options.copies == 1)
-        live = LiveQueues.of(job.settings.source_options(), seen, options.copies)
+        state = queues_now(job.settings, job.report, (), longest=options.copies == 1)
+        live = LiveQueues.of(job.settings.source_options(), state, options.copies)
     logs = [] if live else broker_logs(job.settings)
-    need_local((one.replica.root for log in logs for one in log.replicas), "verify")
+    need_local((replica.replica.root for log in logs for replica in log.replicas), "verify")
     truth = choose_truth(logs, options.leaders)
     note_inputs(job.report, list(truth.brokers))
     job.report.inputs += [{"history": str(path)} for path in options.histories]
@@ -186,14 +186,16 @@ class Work:
                 self.job.report.notes += unseen(history, counts, self.options.ordered_topics)
         with self.job.phase("comparing replicas"):
             differing = compare_replicas(spark, self.truth.brokers, self.truth.leaders)
-        found = self._judge(history, differing)
-        if not self.by_value and not self.with_properties and _doubts(found):
+        answers = self._judge(history, differing)
+        if not self.by_value and not self.with_properties and _doubts(answers):
             self.with_properties = True
-            again = self._judge(history, differing)
-            found = min(found, again, key=_doubts)
-        found.append(self._replicas(differing))
-        found += self._left_out(history)
-        return sorted(found, key=lambda one: (int(one.id[1:].rstrip("o")), one.id, one.title))
+            by_first_key = self._judge(history, differing)
+            answers = min(answers, by_first_key, key=_doubts)
+        answers.append(self._replicas(differing))
+        answers += self._left_out(history)
+        return sorted(
+            answers, key=lambda result: (int(result.id[1:].rstrip("o")), result.id, result.title)
+        )
 
     def _judge(self, history: "DataFrame | None", differing: list[Divergence]) -> list[Answer]:
         """Read the logs and check them.
@@ -212,9 +214,9 @@ class Work:
             checks = self._checks(history, records, extras)
             has_queues = self.options.queues and self.live is None
             entries, queues = self._of_queues(records, extras) if has_queues else ([], [])
-            found = [*queues, *answer([*checks, *entries])]
+            answers = [*queues, *answer([*checks, *entries])]
         records.unpersist()
-        return found
+        return answers
 
     def _is_small(self) -> bool:
         counts = self.job.report.counts
@@ -238,31 +240,31 @@ class Work:
         return self._records(leaders).persist()
 
     def _records(self, logs: Sequence[ReplicaLog]) -> "DataFrame":
-        how = {
+        options = {
             "by_value": self.by_value,
             "by_broker": self.by_broker,
             "with_properties": self.with_properties,
         }
         if self.live is not None:
-            return read_live(self.job.spark, self.live, **how)
+            return read_live(self.job.spark, self.live, **options)
         firm = {
-            log.broker: firm_end([one.end for one in log.replicas], self.options.copies)
+            log.broker: firm_end([replica.end for replica in log.replicas], self.options.copies)
             for log in self.truth.brokers
         }
-        return read_records(self.job.spark, logs, firm=firm, **how)
+        return read_records(self.job.spark, logs, firm=firm, **options)
 
     def _extras(self, differing: list[Divergence]) -> dict[str, "DataFrame"]:
         """Logs that are not simply the truth's, or a part of it: by name, their rows."""
-        unlike = {(one.broker, one.replica) for one in differing}
-        found = {}
+        unlike = {(divergence.broker, divergence.replica) for divergence in differing}
+        extras = {}
         for broker in self.truth.brokers:
             leader = self.truth.leaders[broker.broker]
             for log in broker.replicas:
                 more = log.end > leader.end or log.start < leader.start
                 differs = (broker.broker, log.replica.name) in unlike
                 if log is not leader and (more or differs):
-                    found[log.label] = self._records([log])
-        return found
+                    extras[log.label] = self._records([log])
+        return extras
 
     def _checks(
         self, history: "DataFrame | None", records: "DataFrame", extras: "dict[str, DataFrame]"
@@ -289,10 +291,10 @@ class Work:
         return checks
 
     def _of_log(self, records: "DataFrame", label: str) -> list[Check]:
-        found = [dense_queues(records, self.starts), checksums(records, self.required.damaged)]
+        checks = [dense_queues(records, self.starts), checksums(records, self.required.damaged)]
         if self.live is None:
-            found.insert(0, whole_chain(records))
-        return [replace(check, title=check.title + label) for check in found]
+            checks.insert(0, whole_chain(records))
+        return [replace(check, title=check.title + label) for check in checks]
 
     def _of_readers(self, history: "DataFrame", records: "DataFrame") -> list[Check]:
         if not self.job.report.counts.get("reads"):
@@ -351,16 +353,16 @@ class Work:
         return diverged(differing, self.required.agreed, self.required.damaged)
 
     def _left_out(self, history: "DataFrame | None") -> list[Answer]:
-        found = []
+        answers = []
         if self.live is not None:
-            found = [not_applicable(*title, ON_DISK) for title in (CHAIN, QUEUES)]
+            answers = [not_applicable(*title, ON_DISK) for title in (CHAIN, QUEUES)]
         if history is None:
-            found += [not_applicable(*title, NO_HISTORY) for title in (LOST, ORDER, SKIPPED)]
+            answers += [not_applicable(*title, NO_HISTORY) for title in (LOST, ORDER, SKIPPED)]
         elif not self.job.report.counts.get("reads"):
-            found.append(not_applicable(*SKIPPED, "the history holds no reads"))
+            answers.append(not_applicable(*SKIPPED, "the history holds no reads"))
         elif not (self.required.ordered_topics or self.options.ordered_topics):
-            found.append(not_applicable(*DISORDER, "no topic is ordered"))
-        return found
+            answers.append(not_applicable(*DISORDER, "no topic is ordered"))
+        return answers
 
 
 def interpreted(spark: "SparkSession", *, is_small: bool) -> AbstractContextManager[None]:
@@ -370,7 +372,7 @@ def interpreted(spark: "SparkSession", *, is_small: bool) -> AbstractContextMana
 
 def _doubts(answers: list[Answer]) -> int:
     """Findings that another reading of the keys may explain."""
-    return sum(one.count for one in answers if one.id in BY_KEY)
+    return sum(answer.count for answer in answers if answer.id in BY_KEY)
 
 
 def choose_truth(brokers: Sequence[BrokerLog], leaders: dict[str, str]) -> Truth:
@@ -379,9 +381,9 @@ def choose_truth(brokers: Sequence[BrokerLog], leaders: dict[str, str]) -> Truth
     Raises `WrongUsage` for a leader that is not among the stores.
     """
     chosen = {}
-    if strange := sorted(leaders.keys() - {broker.broker for broker in brokers}):
+    if unknown := sorted(leaders.keys() - {broker.broker for broker in brokers}):
         raise WrongUsage(
-            f"--leader {strange[0]}={leaders[strange[0]]}: no such broker among the stores"
+            f"--leader {unknown[0]}={leaders[unknown[0]]}: no such broker among the stores"
         )
     for broker in brokers:
         named = leaders.get(broker.broker)
@@ -398,13 +400,13 @@ def choose_truth(brokers: Sequence[BrokerLog], leaders: dict[str, str]) -> Truth
 def tell(job: Job, answers: list[Answer]) -> None:
     """Enter the answers in the report, and the exit code."""
     report = job.report
-    report.checks = [one.as_row() for one in answers]
-    report.findings += [one.as_row() for one in answers if one.verdict == "violated"]
+    report.checks = [result.as_row() for result in answers]
+    report.findings += [result.as_row() for result in answers if result.verdict == "violated"]
     if report.findings:
         report.exit_code = EXIT_FINDING
-    ran = [one for one in answers if one.verdict != "not-applicable"]
-    held = sum(one.verdict == "ok" for one in ran)
+    ran = [result for result in answers if result.verdict != "not-applicable"]
+    held = sum(result.verdict == "ok" for result in ran)
     report.counts["checks"] = f"{held} of {len(ran)} held"
-    allowed: dict[str, Any] = {one.id: one.allowed for one in answers if one.allowed}
+    allowed: dict[str, Any] = {result.id: result.allowed for result in answers if result.allowed}
     if allowed:
         report.counts["allowed"] = allowed

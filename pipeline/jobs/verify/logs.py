@@ -57,20 +57,24 @@ class LiveQueues:
     """Brokers whose queues lost their beginning to retention."""
 
     @classmethod
-    def of(cls, source: Mapping[str, str], seen: QueueSnapshot, copies: int) -> "LiveQueues":
+    def of(cls, source: Mapping[str, str], state: QueueSnapshot, copies: int) -> "LiveQueues":
         """Where one copy is enough, what any member has counts."""
         members: dict[str, int] = {}
-        for name, queue in seen.queues.items():
-            known = members.get(queue.broker_name, copies)
-            members[queue.broker_name] = min(known, seen.bounds[name].members)
+        for name, queue in state.queues.items():
+            count = members.get(queue.broker_name, copies)
+            members[queue.broker_name] = min(count, state.bounds[name].members)
         ends = {
             name: bounds.longest if copies == 1 else bounds.end
-            for name, bounds in seen.bounds.items()
+            for name, bounds in state.bounds.items()
         }
         return cls(
             {**source, "endingOffsets": json.dumps(ends)},
             tuple(sorted(name for name, count in members.items() if count >= copies)),
-            tuple(sorted({one.broker_name for n, one in seen.queues.items() if seen.bounds[n][0]})),
+            tuple(
+                sorted(
+                    {queue.broker_name for n, queue in state.queues.items() if state.bounds[n][0]}
+                )
+            ),
         )
 
 
@@ -129,12 +133,12 @@ def compare_replicas(
     several = [broker for broker in brokers if len(broker.replicas) > 1]
     if not several:
         return []
-    found: list[Divergence] = []
+    divergences: list[Divergence] = []
     for broker in several:
         leader = leaders[broker.broker]
-        others = [log for log in broker.replicas if log is not leader]
-        for end in sorted({min(leader.end, log.end) for log in others}):
-            logs = [leader, *(log for log in others if min(leader.end, log.end) == end)]
+        followers = [log for log in broker.replicas if log is not leader]
+        for end in sorted({min(leader.end, log.end) for log in followers}):
+            logs = [leader, *(log for log in followers if min(leader.end, log.end) == end)]
             start = max(log.start for log in logs)
             if start >= end:
                 continue
@@ -142,9 +146,9 @@ def compare_replicas(
             reader = reader.option("blockBytes", BLOCK_BYTES).option("readUncommitted", "true")
             reader = reader.option("startOffset", start).option("endOffset", end)
             blocks = reader.load(",".join(log.path for log in logs))
-            found += unequal_blocks(blocks, {broker.broker: leader.replica.name})
+            divergences += unequal_blocks(blocks, {broker.broker: leader.replica.name})
     by_name = {(b.broker, log.replica.name): log for b in several for log in b.replicas}
-    return [_refined(one, by_name) for one in found]
+    return [_refined(divergence, by_name) for divergence in divergences]
 
 
 def firm_end(ends: Sequence[int], copies: int) -> int:
@@ -176,15 +180,17 @@ def topic_table(log: ReplicaLog) -> tuple[tuple[str, ...] | None, dict[str, int]
         directory.close()
 
 
-def _refined(one: Divergence, logs: Mapping[tuple[str, str], ReplicaLog]) -> Divergence:
+def _refined(divergence: Divergence, logs: Mapping[tuple[str, str], ReplicaLog]) -> Divergence:
     """With the very byte, where both files can be read here."""
-    theirs = _file_of(logs[one.broker, one.replica], one.first)
-    leaders = _file_of(logs[one.broker, one.leader], one.first)
-    if theirs is None or leaders is None or theirs[1] != leaders[1]:
-        return one
-    base = theirs[1]
-    at = base + first_difference(theirs[0], leaders[0], one.first - base, BLOCK_BYTES)
-    return replace(one, first=at)
+    follower_file = _file_of(logs[divergence.broker, divergence.replica], divergence.first)
+    leader_file = _file_of(logs[divergence.broker, divergence.leader], divergence.first)
+    if follower_file is None or leader_file is None or follower_file[1] != leader_file[1]:
+        return divergence
+    base = follower_file[1]
+    at = base + first_difference(
+        follower_file[0], leader_file[0], divergence.first - base, BLOCK_BYTES
+    )
+    return replace(divergence, first=at)
 
 
 def _file_of(log: ReplicaLog, offset: int) -> tuple[Path, int] | None:

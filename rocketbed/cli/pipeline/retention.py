@@ -6,7 +6,7 @@ import click
 
 from rocketbed.cli.pipeline.options import do_job, job_options, settings_of
 from rocketbed.pipeline.jobs.common import Job
-from rocketbed.pipeline.jobs.retention.job import HOURS, RetentionOptions, shown
+from rocketbed.pipeline.jobs.retention.job import HOURS, RetentionOptions, retention_text
 from rocketbed.pipeline.jobs.retention.job import retention as retention_job
 from rocketbed.pipeline.option_values import time_in_ms
 
@@ -43,5 +43,5 @@ def retention(hours: tuple[float, ...], now: str | None, no_keys: bool, **common
 
     code = do_job("retention", settings, work)
     if tables and not settings.as_json:
-        click.echo(shown(tables))
+        click.echo(retention_text(tables))
     return code

@@ -17,7 +17,7 @@ from rocketbed.pipeline.jobs.inputs import (
     COMPARED_MAX,
     broker_logs,
     distinct_logs,
-    note_rest,
+    note_unread_now,
     queues_now,
     sources_now,
 )
@@ -126,7 +126,7 @@ def test_what_a_tail_did_not_read_is_noted_at_its_end(monkeypatch: pytest.Monkey
     monkeypatch.setattr(inputs, "live_log", live)
     bounds = {"b|T|0": QueueBounds(0, 40, 90, 2, ("h:7",))}
     report = Report("tail")
-    note_rest(report, JobSettings(endpoints="h:1"), ())
+    note_unread_now(report, JobSettings(endpoints="h:1"), ())
     assert given == {"retryTimeoutMs": "4000"}
     assert [note[:26] for note in report.notes] == [
         "no answer from h:7 of b: w",
@@ -134,7 +134,7 @@ def test_what_a_tail_did_not_read_is_noted_at_its_end(monkeypatch: pytest.Monkey
     ]
     assert report.inputs == []
     bounds = {}
-    note_rest(report, JobSettings(endpoints="h:1"), ())
+    note_unread_now(report, JobSettings(endpoints="h:1"), ())
     assert report.notes[2:] == ["nobody knows what was not read: no answer from h:1"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rocketbed.pipeline.jobs.retention.job import segment_uses, shown, write_tables
+from rocketbed.pipeline.jobs.retention.job import retention_text, segment_uses, write_tables
 from rocketbed.pipeline.jobs.retention.rules import (
     HOUR_MS,
     SegmentUse,
@@ -116,7 +116,7 @@ def test_tables_as_files_and_for_people(tmp_path: Path) -> None:
             "bytes": str(12 << 20),
         }
     assert (tmp_path / "out" / "days.csv").read_text() == ""
-    text = shown(tables)
+    text = retention_text(tables)
     assert "72 h" in text
     assert "10 in 90 B" in text
     assert "1970-02-08 08:00:00" in text

@@ -42,7 +42,7 @@ def test_a_seed_that_fails_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
     assert (row["verdict"], row["findings"], row["exit_code"]) == ("stalled", "X2", 2)
     unpack(kept, tmp_path / "kept")
     assert {row["replay"], "tiny-3-sim"} == {path.name for path in (tmp_path / "kept").iterdir()}
-    again, nothing = run_seed(3, missed, again=True)
+    again, nothing = run_seed(3, missed, repeat=True)
     assert again["digest"] == row["digest"]
     assert nothing == b""
 

@@ -11,7 +11,7 @@ from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.tail.job import SHOWN, TailOptions, _Lines, tail
 from rocketbed.pipeline.jobs.tail.lines import BODY_MAX, json_line, shown_body, text_line
-from rocketbed.pipeline.jobs.tail.progress import Told
+from rocketbed.pipeline.jobs.tail.progress import BatchTotals
 
 ROW: dict[str, Any] = {
     "broker": "broker-a",
@@ -118,7 +118,7 @@ def test_a_bad_range_is_a_line_and_no_message() -> None:
 
 def test_what_is_kept_of_batches_does_not_grow() -> None:
     """It was a few MiB a day. An idle batch is told of under the number of the next one."""
-    told = Told()
+    told = BatchTotals()
     counted = [{"unreadable": 1}, {"values": [1], "schema": {}}]  # the second over Connect
     for number in range(1000):
         said = [
