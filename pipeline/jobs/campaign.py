@@ -1,12 +1,12 @@
 """`campaign`: seeds of a scenario in simulation, spread over Spark's executors.
 
-    OUT/campaign.json        what is run; a resumed campaign has to be the same
-    OUT/results/*.jsonl      a line for each seed that is done, and what it cost where
-    OUT/runs/seed-N/         what a seed that did not pass left: its page and its replay file
+    OUT/campaign.json        scenario; a resumed campaign must have the same
+    OUT/results/*.jsonl      a line for each finished seed, with its cost and host
+    OUT/runs/seed-N/         files of a seed that did not pass: its page and its replay file
 
-OUT is the driver's alone: tasks send it their results. Lines are there as soon as their seed is
-done, so a lost driver loses only what was under way: `--resume` runs what has no line yet. One seed
-in a hundred is run a second time, and has to give the same digest.
+Only the driver writes to OUT; tasks send it their results. Each line is written as soon as its seed
+is done, so a lost driver loses only the running seeds: `--resume` runs all seeds without a line.
+Every hundredth seed is run a second time, and must have the same digest.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ FORMAT: Final = 1
 CHECK_SHARE: Final = 0.01
 EXAMPLES: Final = 20
 Run = tuple[int, bool]
-"""A seed, with whether it is run a second time."""
+"""A seed, and True for its second run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class CampaignOptions:
 
 
 def campaign(job: Job, options: CampaignOptions) -> None:
-    """Run what is not done yet. Raises `WrongUsage`, `PipelineError`."""
+    """Run the seeds that have no result yet. Raises `WrongUsage`, `PipelineError`."""
     out = options.out
     _open(out, options)
     done = results(out)
@@ -70,7 +70,7 @@ def campaign(job: Job, options: CampaignOptions) -> None:
 
 
 def checked(seeds: Sequence[int], options: CampaignOptions) -> list[int]:
-    """Seeds that are run a second time: one in a hundred, at least one."""
+    """Return the seeds that are run a second time: every hundredth, and at least one."""
     if options.check_share <= 0:
         return []
     step = max(1, round(1 / options.check_share))
@@ -78,8 +78,10 @@ def checked(seeds: Sequence[int], options: CampaignOptions) -> list[int]:
 
 
 def in_turn(runs: Sequence[Run]) -> list[Run]:
-    """In an order that hangs on the seeds only: neighbours often take alike long, and the two runs
-    of one seed had better be far apart."""
+    """Return the runs in a pseudo-random order that depends on the seeds only.
+
+    Neighbours often take equally long, and the two runs of a seed should be far apart.
+    """
     return sorted(runs, key=lambda run: (run[1], _spread(run[0])))
 
 
@@ -88,7 +90,7 @@ def _spread(seed: int) -> bytes:
 
 
 def results(out: Path) -> list[dict[str, Any]]:
-    """Rows of the seeds that are done. A line that a killed worker cut is no row."""
+    """Return the rows of the finished seeds, without lines that a killed writer truncated."""
     rows = []
     for path in sorted((out / RESULTS).glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -100,7 +102,7 @@ def results(out: Path) -> list[dict[str, Any]]:
 
 
 def _open(out: Path, options: CampaignOptions) -> None:
-    """Make the directory, or go on with it. Raises `WrongUsage`, `PipelineError`."""
+    """Create the directory, or continue in it. Raises `WrongUsage`, `PipelineError`."""
     expected = {"format": FORMAT, "scenario": options.seeds.scenario, "quick": options.seeds.quick}
     path = out / CAMPAIGN
     try:
@@ -121,7 +123,7 @@ def _open(out: Path, options: CampaignOptions) -> None:
 
 
 def _run_all(job: Job, runs: Sequence[Run], options: SeedOptions, out: Path) -> None:
-    """One task a run; each on record before the next answer is taken."""
+    """Run each seed in a task; record each result before taking the next one."""
 
     def work(run: Run) -> tuple[dict[str, Any], bytes]:
         return run_seed(run[0], options, repeat=run[1])
@@ -143,7 +145,7 @@ def _run_all(job: Job, runs: Sequence[Run], options: SeedOptions, out: Path) -> 
 def _judge(
     job: Job, rows: list[dict[str, Any]], runs: Sequence[tuple[int, bool]], scenario: str
 ) -> None:
-    """Counts, findings, and whether runs repeat themselves."""
+    """Enter counts and findings, also for seeds whose second run differs."""
     report = job.report
     first = {row["seed"]: row for row in rows if not row["again"]}
     verdicts = Counter(row["verdict"] for row in first.values())
@@ -166,13 +168,13 @@ def _judge(
 
 
 def _judge_checks(job: Job, rows: list[dict[str, Any]], scenario: str) -> None:
-    """Name the checks that ran in no seed: a finding, where `chaos run` fails for it too."""
+    """Report the checks that ran in no seed; a finding if `chaos run` fails for it too."""
     # Only the driver needs the testbed loaded.
     from rocketbed.chaos.plan.errors import ScenarioError
     from rocketbed.chaos.plan.library import load_scenario
     from rocketbed.chaos.search.unreached import must_run_all, never_ran
 
-    rows = [row for row in rows if "looked" in row]  # those of an older campaign do not say
+    rows = [row for row in rows if "looked" in row]  # an older campaign's rows lack it
     missed = never_ran(row["looked"] for row in rows)
     if not missed:
         return

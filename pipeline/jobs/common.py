@@ -1,9 +1,9 @@
-"""What every job has: its settings, a session that starts when it is first used, phases, a report.
+"""Common parts of all jobs: settings, a Spark session that starts at its first use, phases, report.
 
-A job is a function `work(job)`. It raises a `PipelineError` for what it foresees, fills
-`job.report`, and sets `job.report.exit_code` to 1 when it found something. `run_job` does the rest:
-maps what Spark throws to a sentence, writes the report whatever happened, and ends Spark, also
-after Ctrl-C, so that no process and no staging directory is left.
+A job is a function `work(job)`. It raises a `PipelineError` for expected failures, fills
+`job.report`, and sets `job.report.exit_code` to 1 if it has findings. `run_job` does the rest: it
+explains Spark's errors in a sentence, writes the report in every case, and ends Spark, also after
+Ctrl-C, so that no process and no staging directory is left.
 """
 
 import os
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 JVM_END_S: Final = 20.0
 _SECRET: Final = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
-"""In the names of Spark's settings whose values are nobody else's business."""
+"""Words in the names of Spark's settings whose values are secret."""
 STDERR: Final = 2
 
 
 class WrongUsage(PipelineError):
-    """A job was asked for what it cannot do; the message says what it can."""
+    """Options that a job cannot fulfil; the message says what is possible."""
 
     exit_code = EXIT_USAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """What the common options of all jobs say."""
+    """Values of the common options of all jobs."""
 
     stores: tuple[str, ...] = ()
     """Store directories, `root` or `broker/replica=root`."""
@@ -52,26 +52,26 @@ class JobSettings:
     topics_pattern: str = ""
     """A regular expression for topics, instead of names."""
     brokers: str = ""
-    """Broker names, separated by commas, whose queues are read; all if there are none."""
+    """Names of the brokers whose queues are read, separated by commas; empty for all."""
     clusters: str = ""
-    """The same of clusters, instead of brokers."""
+    """Names of clusters, instead of brokers."""
     out: Path | None = None
     master: str = "local[*]"
     remote: str = ""
-    """A Spark Connect address; counts instead of `master`."""
+    """A Spark Connect address; overrides `master`."""
     conf: dict[str, str] = field(default_factory=dict)
     archive: str = ""
-    """What executors unpack that have no rocketbed."""
+    """Archive for executors that have no rocketbed."""
     report: Path | None = None
     as_json: bool = False
     mode: str = "PERMISSIVE"
     columns: tuple[str, ...] = ()
     """Columns of the records; empty for the job's own choice."""
     spark_log: Path | None = None
-    """Where Spark's own log goes; nowhere by default, since its errors come back as exceptions."""
+    """File for Spark's own log; none by default, since its errors come back as exceptions."""
 
     def source_options(self) -> dict[str, str]:
-        """Options for `spark.read.format("rocketbed")`. Raises `WrongUsage`."""
+        """Return the options for `spark.read.format("rocketbed")`. Raises `WrongUsage`."""
         from rocketbed.pipeline.option_values import read_nameservers
 
         if bool(self.stores) == bool(self.endpoints):
@@ -97,8 +97,10 @@ class JobSettings:
         return selection
 
     def topic_options(self, topics: Sequence[str]) -> dict[str, str]:
-        """Options of a read of topics that a job was given, or that match the pattern; none for
-        all. Raises `WrongUsage`."""
+        """Return the options to read these topics, or those that match the pattern; none for all.
+
+        Raises `WrongUsage`.
+        """
         from rocketbed.pipeline.option_values import read_pattern
 
         if not self.topics_pattern:
@@ -112,8 +114,7 @@ class JobSettings:
         return {"topicsPattern": self.topics_pattern}
 
     def file_systems(self, *places: str) -> "Settings":
-        """What Spark's configuration says of the file systems of some paths. Raises
-        `OptionError`."""
+        """Return Spark's configuration of the file systems of some paths. Raises `OptionError`."""
         from rocketbed.pipeline.fs_settings import settings_of
 
         return settings_of(self.conf, *places)
@@ -137,7 +138,7 @@ class Job:
         self._staging: list[Path] = []
         self._contexts = ExitStack()
         self.interrupted = False
-        """Whether Ctrl-C came, whatever error it led to."""
+        """True after Ctrl-C, whatever error it led to."""
 
     @property
     def spark(self) -> "SparkSession":
@@ -162,7 +163,7 @@ class Job:
 
     @property
     def cores(self) -> int:
-        """Slots of the cluster; over Connect they are not known, so those of this machine."""
+        """Task slots of the cluster; over Connect they are unknown, so this machine's cores."""
         try:
             return int(self.spark.sparkContext.defaultParallelism)
         except Exception:
@@ -170,27 +171,32 @@ class Job:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A part of the work that is reported and timed."""
+        """Report and time a part of the work."""
         with self.report.phase(name), self.progress.phase(name):
             yield
 
     def staging(self, place: Path) -> Path:
-        """A new directory that goes when the job ends, unless it was renamed. Raises `OSError`."""
-        self.half_made(place)  # first: an interrupt may come any moment
+        """Create a directory that is removed when the job ends, unless it was renamed.
+
+        Raises `OSError`.
+        """
+        self.half_made(place)  # first, since an interrupt may come at any moment
         place.mkdir(parents=True)
         return place
 
     def half_made(self, place: Path) -> None:
-        """A directory that goes when the job ends, unless it is kept."""
+        """Register a directory that is removed when the job ends, unless `keep` is called."""
         self._staging.append(place)
 
     def keep(self, place: Path) -> None:
-        """Let such a directory stay: it is whole."""
+        """Keep such a directory: it is complete."""
         self._staging.remove(place)
 
     def _take_interrupts(self) -> None:
-        """Ctrl-C ends the job, and what the command takes for it: pyspark's own handler only
-        cancels, and the error of that call may come first."""
+        """Let Ctrl-C, and the signals that the command treats like it, end the job.
+
+        Pyspark's own handler only cancels, and the error of the cancelled call may come first.
+        """
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if callable(signal.getsignal(number)):
@@ -198,9 +204,11 @@ class Job:
 
     @contextmanager
     def _interrupts_deferred(self) -> Iterator[None]:
-        """Within it Ctrl-C, and what the command takes for it, waits for the end: Java that is left
-        while it starts Spark goes on for ever, and nobody has a way to it yet. The second time it
-        does not."""
+        """Defer the first Ctrl-C, and the signals treated like it, to the end of the block.
+
+        A Java process that is abandoned while it starts Spark would run for ever, since it cannot
+        be reached yet. A second signal is not deferred.
+        """
         previous: dict[int, Any] = {}
 
         def restore() -> None:
@@ -228,11 +236,11 @@ class Job:
         raise KeyboardInterrupt
 
     def until_closed(self, context: AbstractContextManager[None]) -> None:
-        """Enter a context that is left when Spark has ended and what was half made is removed."""
+        """Enter a context that is left after Spark has ended and incomplete output is removed."""
         self._contexts.enter_context(context)
 
     def close(self) -> None:
-        """End Spark and remove what was only half made."""
+        """End Spark and remove incomplete output."""
         with self._contexts:
             if self._spark is not None and self._outer_spark is None:
                 end_spark(self._spark)
@@ -242,7 +250,7 @@ class Job:
 
 
 def run_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> Report:
-    """Do a job; its report, with the exit code. Raises nothing that is foreseen.
+    """Do a job, and return its report with the exit code. Raises no expected error.
 
     A `KeyboardInterrupt` ends Spark and gives the code 130. The report is written to
     `settings.report` in every case.
@@ -275,9 +283,9 @@ def run_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> Re
 
 @contextmanager
 def quiet_java(log: Path | None) -> Iterator[None]:
-    """What a process that is started inside writes to standard error goes to a file, or nowhere.
+    """Redirect the standard error of processes that are started in the block to a file, or nowhere.
 
-    Raises `OSError` when the file cannot be written.
+    Raises `OSError` if the file cannot be written.
     """
     target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stderr.flush()
@@ -293,10 +301,10 @@ def quiet_java(log: Path | None) -> Iterator[None]:
 
 
 def end_spark(spark: "SparkSession") -> None:
-    """Stop a session and wait until its Java process is gone."""
+    """Stop a session and wait until its Java process has ended."""
     context = getattr(spark, "_sc", None)
     gateway = getattr(context, "_gateway", None)
-    with suppress(Exception):  # the other side may be gone already
+    with suppress(Exception):  # the other side may have ended already
         spark.stop()
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:
@@ -314,7 +322,7 @@ def end_spark(spark: "SparkSession") -> None:
 
 
 def _forget_gateway() -> None:
-    """Let a later session of this process start a Java of its own."""
+    """Let a later session of this process start its own Java process."""
     from pyspark import SparkContext
 
     SparkContext._gateway = None
@@ -322,7 +330,7 @@ def _forget_gateway() -> None:
 
 
 def _close_undisturbed(job: Job) -> None:
-    """Close, also when a second Ctrl-C comes meanwhile."""
+    """Close the job even if a second Ctrl-C interrupts it."""
     try:
         job.close()
     except KeyboardInterrupt:
@@ -330,7 +338,7 @@ def _close_undisturbed(job: Job) -> None:
 
 
 def _reported_settings(settings: JobSettings) -> dict[str, Any]:
-    """The settings for a report: what was given, secrets by their names only."""
+    """Return the settings for a report: those that are set, secrets by their names only."""
     empty: tuple[object, ...] = ("", None, (), {}, False)
     reported = {key: value for key, value in asdict(settings).items() if value not in empty}
     if settings.conf:
@@ -350,7 +358,7 @@ def _all_versions(spark: "SparkSession") -> dict[str, str]:
 
 
 def _java_version(spark: "SparkSession") -> str:
-    """Asked without a query where Java is at hand: the first query of a session takes seconds."""
+    """Return Java's version, without a query if possible: a session's first one takes seconds."""
     java = getattr(spark, "_jvm", None)
     if java is not None:
         return str(java.java.lang.System.getProperty("java.version"))

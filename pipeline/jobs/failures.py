@@ -1,8 +1,8 @@
-"""Turns what Spark throws into one sentence: what happened, where, and what to do.
+"""Explains Spark's errors in a sentence: what happened, where, and what to do.
 
-An error of ours that was raised in an executor reaches the driver as the text of a Python traceback
-within a Java stack trace. The last line of that traceback says what it was, and the name of the
-class which exit code it deserves.
+An error of the pipeline that was raised in an executor reaches the driver as the text of a Python
+traceback within a Java stack trace. The last line of that traceback has the message, and the name
+of the class determines the exit code.
 """
 
 import errno
@@ -15,7 +15,7 @@ from typing import Final
 from rocketbed.pipeline.errors import EXIT_SPARK, PipelineError, SparkMissing, Unwritable
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""What no reader meets."""
+"""Errors that only writing can cause."""
 _FULL: Final = re.compile("|".join(map(os.strerror, FULL)))
 _WRITTEN: Final = re.compile(r"writing rows to (?:file:)?(\S+)\.")
 MEMORY: Final = ("OutOfMemoryError", "GC overhead limit exceeded")
@@ -25,7 +25,7 @@ _PYTHON_ERROR: Final = re.compile(
     r"^\s*(?!SQLSTATE)((?:[A-Za-z_]\w*\.)*[A-Z]\w*): (.+)$", re.MULTILINE
 )
 _HOST: Final = re.compile(r"\(TID \d+\) \((\S+) executor (?!driver)")
-"""Where a task failed, unless here."""
+"""Host of a failed task, unless it is the driver."""
 _NO_MODULE: Final = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"')
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*")
@@ -33,17 +33,17 @@ _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _CAUSE: Final = re.compile(r"^\s*Caused by: [\w.$]+: (.+)$", re.MULTILINE)
 TEXT_MAX: Final = 600
 EXTRA: Final = ("numpy", "pandas", "pyarrow", "pyspark", "py4j")
-"""What the extra `spark` brings."""
+"""Packages of the extra `spark`."""
 
 
 class SparkFailed(PipelineError):
-    """Spark could not do its part."""
+    """Failure of Spark."""
 
     exit_code = EXIT_SPARK
 
 
 def explain(error: BaseException) -> PipelineError | None:
-    """A foreseen error in one sentence, with its exit code; None for a defect of ours."""
+    """Return an expected error in a sentence, with its exit code; None for a defect of ours."""
     if isinstance(error, PipelineError):
         return error
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in EXTRA:
@@ -56,7 +56,7 @@ def explain(error: BaseException) -> PipelineError | None:
     if module not in ("pyspark", "py4j", "grpc") and not isinstance(error, ConnectionError):
         return None
     text, cause = str(error), getattr(error, "_cause", None)
-    while cause is not None:  # a stream's text does not have it
+    while cause is not None:  # the text of a stream's error lacks its causes
         if _FULL.search(str(cause)):
             text += f"\n{cause}"
         cause = getattr(cause, "_cause", None)
@@ -64,7 +64,7 @@ def explain(error: BaseException) -> PipelineError | None:
 
 
 def explain_text(name: str, text: str) -> PipelineError:
-    """The same for an error of Spark by the name of its class and its text."""
+    """Explain an error of Spark, from the name of its class and its text."""
     error = _explained(name, text)
     if (place := _HOST.findall(text)) and place[-1] not in str(error):
         error.args = (f"{error} (on {place[-1]})",)
@@ -105,7 +105,7 @@ def _explained(name: str, text: str) -> PipelineError:
 
 
 def first_sentence(text: str) -> str:
-    """What a text of Spark says, without its stack trace and error class."""
+    """Return the message in a text of Spark, without stack trace and error class."""
     errors = _PYTHON_ERROR.findall(text)
     if "Traceback (most recent call last)" in text and errors:
         name, message = errors[-1]
@@ -119,7 +119,7 @@ def first_sentence(text: str) -> str:
 
 
 def _own_error(text: str) -> PipelineError | None:
-    """An error of the pipeline that was raised in an executor, from its traceback."""
+    """Return an error of the pipeline that was raised in an executor, from its traceback."""
     for name, message in reversed(_PYTHON_ERROR.findall(text)):
         module, _, kind = name.rpartition(".")
         if not module.startswith("rocketbed.pipeline"):

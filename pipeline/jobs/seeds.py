@@ -1,8 +1,8 @@
-"""One seed of a campaign: its own process, with limits, and its result.
+"""Run of a campaign's seed in a process of its own, with limits, and its result.
 
-A simulation that crashes, hangs or eats the memory is an answer (`crash`, `timeout`, `oom`), not a
-failed task that Spark would repeat. The process dies with the worker that started it. It runs in
-a folder of its own, so what a failed run leaves comes back as an archive, to whatever machine.
+A simulation that crashes, hangs or exhausts its memory is a result (`crash`, `timeout`, `oom`), not
+a failed task that Spark would repeat. The process dies with the worker that started it. It runs in
+its own folder; the files of a failed run are returned as an archive, so any machine will do.
 """
 
 import io
@@ -25,10 +25,10 @@ from rocketbed.pipeline.processes import tree
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 LOOK_S: Final = 0.1
 TAIL: Final = 2000
-"""Bytes of what a failed run said that are kept."""
+"""Bytes of a failed run's standard error that are kept."""
 GOOD: Final = ("pass", "skipped")
 KEPT_MAX: Final = 64 << 20
-"""Bytes of what a run left; of more only its replay file is kept."""
+"""Maximum bytes of a run's files; of a larger run only the replay file is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class SeedOptions:
     scenario: str
     """A name from `rocketbed chaos list`, or a file."""
     text: str = ""
-    """What is in that file, which may be on no other machine."""
+    """Content of that file, which other machines may not have."""
     quick: bool = False
     timeout_s: float = 300.0
     """Wall time of one seed."""
@@ -47,9 +47,9 @@ class SeedOptions:
 def run_seed(
     seed: int, options: SeedOptions, *, repeat: bool = False
 ) -> tuple[dict[str, Any], bytes]:
-    """Run one seed: its row, and what it left if it did not pass, as a tar archive.
+    """Run a seed, and return its row, and its files as a tar archive if it did not pass.
 
-    `again`: only to compare the digest, nothing is kept or shrunk.
+    `repeat`: the run only serves to compare the digest; nothing is archived or shrunk.
     """
     with tempfile.TemporaryDirectory(prefix="rocketbed-seed-") as folder:
         return _run_in(Path(folder), seed, options, repeat)
@@ -89,7 +89,7 @@ def _run_in(
 
 
 def _packed(place: Path, replay: str) -> bytes:
-    """A folder as an archive, empty if it is not there."""
+    """Return a folder as an archive; empty if the folder is missing."""
     files = [path for path in sorted(place.rglob("*")) if path.is_file()]
     if sum(path.stat().st_size for path in files) > KEPT_MAX:
         files = [path for path in files if path.name == replay]
@@ -101,7 +101,7 @@ def _packed(place: Path, replay: str) -> bytes:
 
 
 def unpack(archive_bytes: bytes, place: Path) -> None:
-    """Put what a run left to a place, instead of what is there. Raises `OSError`."""
+    """Unpack a run's archive to a place, and replace its earlier content. Raises `OSError`."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(archive_bytes)) as archive:
@@ -109,9 +109,12 @@ def unpack(archive_bytes: bytes, place: Path) -> None:
 
 
 def _run(command: list[str], stderr: Any, options: SeedOptions) -> tuple[str, bytes, int]:
-    """Why it was ended, if it was; its standard output; its exit code."""
+    """Run a command within the limits.
+
+    Returns `timeout` or `oom` if it was killed, else ""; its standard output; its exit code.
+    """
     start = [sys.executable, "-P", "-m", "rocketbed.host.parent_death", str(os.getpid()), *command]
-    # Where this process has it from, which may be an archive that only Spark's workers know of.
+    # Path of the rocketbed of this process, which may be an archive that only Spark's workers have.
     path = [str(Path(rocketbed.__file__).parents[1].absolute()), os.environ.get("PYTHONPATH", "")]
     ended = ""
     with subprocess.Popen(
@@ -139,7 +142,7 @@ def _run(command: list[str], stderr: Any, options: SeedOptions) -> tuple[str, by
 
 
 def tree_memory(root: int) -> int:
-    """Resident bytes of a process and its descendants."""
+    """Return the resident bytes of a process and its descendants."""
     pages = 0
     for pid in tree(root):
         try:

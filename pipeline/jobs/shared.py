@@ -1,7 +1,7 @@
-"""Whether executors write where the driver looks.
+"""Check that executors write to the directory of the driver.
 
-On a cluster a directory of each machine's own takes its part of the rows, in silence: the driver
-would commit what it finds in its own directory, which is nothing.
+On a cluster, rows could silently go to a local directory of each machine; the driver would commit
+the files in its own directory, which has none of them.
 """
 
 import secrets
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import pyarrow
 
 LOOKS_PER_CORE: Final = 2
-"""Nobody can tell Spark which executor a task is for; so some more than there are."""
+"""Tasks for each core; more than one, since Spark chooses the executor of a task."""
 
 
 def check_shared(job: Job, directory: str | Path) -> None:
-    """Look for a new file of a directory from executors, if they are elsewhere.
+    """Check that executors on other machines see a new file of a directory.
 
-    Raises `WrongUsage`, `OSError` when it cannot be written here.
+    Raises `WrongUsage` if they do not, `OSError` if the file cannot be written here.
     """
     settings = job.settings
     if (settings.remote or settings.master).startswith("local"):

@@ -1,8 +1,8 @@
-"""Work for executors, a task of Spark for each piece: it needs no folder that machines share.
+"""Distribution of work to executors, with a Spark task for each piece, without a shared folder.
 
-Every piece is a job of one task, and as many as there are slots run at once, so its answer is here
-as soon as it is done. A task that is lost with its executor is repeated by Spark, and only the
-answer of the one that ended counts.
+Every piece is a job of a single task, and there are as many concurrent jobs as slots, so that each
+answer arrives as soon as its task is done. Spark repeats a task that is lost with its executor; the
+answer of the completed task counts.
 """
 
 import pickle
@@ -32,11 +32,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a task took, with all processes that it started."""
+    """Time of a task, including all processes that it started."""
 
     host: str
     attempt: int
-    """How often it had failed before."""
+    """Number of failed attempts before this one."""
     wall_s: float
     cpu_s: float
 
@@ -51,10 +51,9 @@ class Done(Generic[Piece, Answer]):
 def spread(
     job: Job, work: Callable[[Piece], Answer], pieces: Sequence[Piece]
 ) -> Generator[Done[Piece, Answer], None, None]:
-    """Do all pieces; answers as they come. What they cost is a table of the job's report.
+    """Do all pieces, and yield the answers as they arrive; the report gets a table of the costs.
 
-    A piece that Spark gave up does not end the others, unless none was done yet. Raises
-    `PipelineError`.
+    A failed piece does not end the others, unless none has succeeded yet. Raises `PipelineError`.
     """
     waiting, build = list(reversed(pieces)), own_build()
     running: dict[Future[Any], Piece] = {}
@@ -63,7 +62,9 @@ def spread(
     pool = ThreadPoolExecutor(THREADS_MAX)
     try:
         while waiting or running:
-            while waiting and len(running) <= job.cores:  # one waits, so that no slot has to
+            while (
+                waiting and len(running) <= job.cores
+            ):  # an extra job waits, so that no slot is idle
                 piece = waiting.pop()
                 running[pool.submit(_run, job, work, piece, build)] = piece
             done = wait(running, return_when=FIRST_COMPLETED).done
@@ -90,7 +91,7 @@ def spread(
 
 
 def by_host(costs: Sequence[Cost]) -> Iterator[dict[str, Any]]:
-    """A row for each machine."""
+    """Yield a row of costs for each machine."""
     tasks = Counter(cost.host for cost in costs)
     for host in sorted(tasks):
         of_host = [cost for cost in costs if cost.host == host]
@@ -119,7 +120,7 @@ def _run(
 
 
 def _measured(work: Callable[[Piece], Answer], piece: Piece, build: str) -> tuple[Answer, Cost]:
-    """In the task."""
+    """Do a piece and measure it, in the task."""
     from pyspark import TaskContext
 
     check_build(build)
@@ -132,7 +133,7 @@ def _measured(work: Callable[[Piece], Answer], piece: Piece, build: str) -> tupl
 
 
 def _cpu_s() -> float:
-    """Of this process and of all that it started and has seen end."""
+    """Return the CPU seconds of this process and of its ended children."""
     usages = (
         resource.getrusage(processes)
         for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

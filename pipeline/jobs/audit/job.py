@@ -1,8 +1,9 @@
-"""`audit`: what went through a cluster: rates, sizes, latencies, balance of queues, hot keys.
+"""`audit`: traffic of a cluster: rates, sizes, latencies, balance of queues, hot keys.
 
-Latency is store time less born time, two clocks: where the second is ahead it is negative. Those
-messages are counted apart and are in no percentile, since they say something about clocks and
-nothing about the broker. Percentiles are approximate, to a ten thousandth of the ranks.
+Latency is store time minus born time. These are two clocks, so latency is negative if the second
+one is ahead. Such messages are counted separately and excluded from percentiles, since they reveal
+something about clocks, not about the broker. Percentiles are approximate, to a ten thousandth of
+the ranks.
 """
 
 import csv
@@ -24,7 +25,7 @@ SHARES: Final = (0.5, 0.9, 0.99, 0.999)
 ACCURACY: Final = 10_000
 BUCKETS_MAX: Final = 240
 BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400, 604_800)
-"""Lengths of a bucket of time, the shortest is taken that gives at most `BUCKETS_MAX`."""
+"""Possible lengths of a time bucket; the shortest with at most `BUCKETS_MAX` buckets is used."""
 COLUMNS: Final = (
     "broker", "topic", "queue_id", "queue_offset", "size", "body_length", "born_timestamp",
     "store_timestamp", "reconsume_times",
@@ -39,14 +40,14 @@ class AuditOptions:
     """Options of `audit` beyond the common ones."""
 
     topics: tuple[str, ...] = ()
-    """Only these; empty for all."""
+    """Topics to read; empty for all."""
     top: int = 20
-    """How many hot keys and tags to report."""
+    """Number of hot keys and tags to report."""
 
 
 @dataclass(slots=True)
 class Audit:
-    """What was found. Times in milliseconds, sizes in bytes."""
+    """Results of an audit. Times in milliseconds, sizes in bytes."""
 
     total: Row
     topics: list[Row]
@@ -68,7 +69,7 @@ def audit(job: Job, options: AuditOptions) -> None:
         return _records(job, sources, columns)
 
     with job.phase("topics"):
-        # Without this column a read of topics leaves out what nobody knows the topic of.
+        # Without this column a read of topics skips damaged ranges, whose topic is unknown.
         topics = _topics(records(*COLUMNS, "_corrupt"))
     total = next((row for row in topics if row["topic"] is None and row["messages"]), None)
     if total is None:
@@ -95,13 +96,13 @@ def audit(job: Job, options: AuditOptions) -> None:
 
 
 def bucket_of(seconds: float) -> int:
-    """Seconds of a bucket of time for a span."""
+    """Return the length of a time bucket for a span, both in seconds."""
     fitting = (bucket for bucket in BUCKETS_S if seconds / bucket <= BUCKETS_MAX)
     return next(fitting, BUCKETS_S[-1])
 
 
 def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]) -> "DataFrame":
-    """Each message once, up to what all replicas hold. A bad record has no topic."""
+    """Return each message once, up to the end that all replicas hold. A bad record has no topic."""
     from rocketbed.pipeline.schema import records_ddl
 
     needed = list(dict.fromkeys(["topic", *columns]))
@@ -123,7 +124,7 @@ def _percentiles(value: "Column", name: str) -> "Column":
 
 
 def _topics(records: "DataFrame") -> list[Row]:
-    """A row for each topic, and one of all of them, whose topic is None."""
+    """Return a row for each topic, and a total row with topic None."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -155,7 +156,7 @@ def _topics(records: "DataFrame") -> list[Row]:
 
 
 def _seconds(row: Row) -> float:
-    """The span of the store times; of damage alone there are none."""
+    """Return the span of the store times; 0 if there is only damage."""
     return ((row["last_ms"] or 0) - (row["first_ms"] or 0)) / 1000
 
 
@@ -213,7 +214,7 @@ def _hot(records: "DataFrame", column: str, top: int) -> list[Row]:
 
 
 def _flat(row: Row) -> Row:
-    """Percentiles as columns of their own: `latency_p99_ms`, `body_p50`."""
+    """Turn lists of percentiles into columns: `latency_p99_ms`, `body_p50`."""
     flat: Row = {}
     for name, value in row.items():
         if name in ("latency", "body"):
@@ -227,7 +228,7 @@ def _flat(row: Row) -> Row:
 
 
 def _write(out: Path, result: Audit) -> None:
-    """CSV files and the page. Raises `Unwritable`."""
+    """Write the CSV files and the page. Raises `Unwritable`."""
     tables = {
         "topics": result.topics,
         "queues": result.queues,

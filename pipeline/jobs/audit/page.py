@@ -1,4 +1,4 @@
-"""The page of an audit: one file, plots as SVG, nothing is loaded from elsewhere."""
+"""The page of an audit: a single file with plots as SVG, which loads nothing else."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -53,7 +53,7 @@ def plots(audit: "Audit") -> list[tuple[str, str]]:
 
 
 def bars(points: Sequence[tuple[int, float]], width_ms: int, show: Any) -> str:
-    """Columns over time; a gap is a time without messages."""
+    """Return a bar chart over time; a gap is a time without messages."""
     scale = _Scale([points], width_ms)
     parts = scale.axes(show)
     for start, value in points:
@@ -83,7 +83,7 @@ def curves(lines: Sequence[Sequence[tuple[int, float | None]]], names: Sequence[
 
 
 class _Scale:
-    """Places of times and values on a drawing; values begin at 0."""
+    """Scale from times and values to positions on a drawing; values begin at 0."""
 
     def __init__(self, lines: Sequence[Sequence[tuple[int, float]]], width_ms: int) -> None:
         points = [point for line in lines for point in line]
@@ -98,7 +98,7 @@ class _Scale:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self.most)
 
     def axes(self, show: Any) -> list[str]:
-        """Lines of values on the left, times below."""
+        """Return the axes: values on the left, times below."""
         parts = []
         for number in range(LINES + 1):
             value = self.most * number / LINES
@@ -116,7 +116,7 @@ class _Scale:
 
 
 def balance(queues: Sequence[Row]) -> list[Row]:
-    """Each topic of a broker with its least and most used queue."""
+    """Return a row for each topic of a broker, with its least and most used queue."""
     grouped: dict[tuple[str, str], list[Row]] = {}
     for row in queues:
         grouped.setdefault((row["broker"], row["topic"]), []).append(row)
@@ -138,7 +138,7 @@ def balance(queues: Sequence[Row]) -> list[Row]:
 
 
 def short(value: float) -> str:
-    """A number with three digits: 1.23M."""
+    """Format a number with three digits: 1.23M."""
     power = 0
     while abs(value) >= 999.5 and power < len(UNITS) - 1:
         value /= 1000
@@ -147,7 +147,7 @@ def short(value: float) -> str:
 
 
 def in_bytes(value: float) -> str:
-    """A size: 1.2 MiB."""
+    """Format a size: 1.2 MiB."""
     power = 0
     while abs(value) >= 1023.5 and power < len(UNITS) - 1:
         value /= 1024
@@ -156,7 +156,7 @@ def in_bytes(value: float) -> str:
 
 
 def moment(time_ms: float | None) -> str:
-    """A time of the store's clock, UTC."""
+    """Format a time of the store's clock, UTC."""
     if time_ms is None:
         return "-"
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

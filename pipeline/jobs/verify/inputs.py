@@ -1,8 +1,8 @@
-"""The inputs of `verify` for a run: where its files are, and what its record requires.
+"""The inputs of `verify` for a run of the testbed: its files and its requirement.
 
 A run of the testbed leaves `run.json`, a history and store directories (`chaos.evidence.record`).
-What an acknowledgement promised, and so which messages may be gone after which fault, is judged by
-the testbed alone (chaos.md 2.3): it hands the outcome over as a `requirement`, a JSON file:
+Only the testbed judges what an acknowledgement promised, and so which messages may be lost after
+which fault (chaos.md 2.3). It passes the result on as a `requirement`, a JSON file:
 
     {"format": 1, "excused": ["17", ...], "agreed": {"b2": 4711}, "damaged": ["b3"],
      "turns": 1, "ordered_topics": ["t"]}
@@ -27,22 +27,22 @@ HISTORY_FILE: Final = "history.rbh"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """What may be otherwise without being a finding."""
+    """Deviations of a run that are not findings."""
 
     excused: tuple[str, ...] = ()
-    """Keys of acknowledged messages that may be gone."""
+    """Keys of acknowledged messages that may be missing."""
     agreed: dict[str, int] = field(default_factory=dict)
-    """By replica: up to which byte it has to be like its leader."""
+    """By replica: the byte up to which it has to equal its leader."""
     damaged: tuple[str, ...] = ()
-    """Replicas whose bytes the run damaged on purpose."""
+    """Replicas whose bytes the run damaged deliberately."""
     turns: int = 0
-    """How often the truth of a broker may have lost its end."""
+    """Number of times that a broker's surviving log may have lost its end."""
     ordered_topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
-    """A run's directory, as far as it matters here."""
+    """The parts of a run's directory that `verify` reads."""
 
     history: Path
     stores: tuple[str, ...]
@@ -104,8 +104,10 @@ def read_requirement(path: Path) -> Requirement:
 
 
 def unseen(history: "DataFrame", counts: Mapping[str, int], ordered: Sequence[str]) -> list[str]:
-    """Notes of what checks hold although there was nothing to look at; `counts` are those of the
-    history."""
+    """Return notes of checks that hold because there was nothing to examine.
+
+    `counts` are those of the history.
+    """
     from pyspark.sql import functions as f
 
     if not counts["sends"] and not counts["reads"]:

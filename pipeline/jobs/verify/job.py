@@ -1,12 +1,11 @@
 """`verify`: acknowledged messages against every replica, and the replicas against each other.
 
-The log of one replica of each broker, its leader, counts as the truth. The others are compared with
-it block by block, and only one that differs, or holds more, is read row by row too: equal bytes are
-equal records. So every check speaks about all replicas, at the price of one. The leader is the last
-master of a run, else the replica that was named first among the longest.
+The log of one replica of each broker, its leader, counts as the truth. The other replicas are
+compared with it block by block, since equal bytes are equal records; only a replica that differs or
+holds more is also read row by row. So every check covers all replicas at the cost of one. The
+leader is the last master of a run, else the first named of the longest replicas.
 
-Checks and their numbers: pipeline.md 6; V11 and V12 are what a testbed can tell
-besides.
+The checks and their numbers are in pipeline.md 6; V11 and V12 are possible for a testbed only.
 """
 
 from collections.abc import Sequence
@@ -60,7 +59,7 @@ BY_KEY: Final = ("V1", "V3", "V11", "V12")
 NO_HISTORY: Final = "no history was given"
 ON_DISK: Final = "this is to be seen in the files of the stores: give --store"
 UNPACKED: Final = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
-"""Kept tables are read few times: packing them costs more than it saves."""
+"""Cached tables are read only a few times: compressing them costs more than it saves."""
 SMALL_ROWS: Final = 200_000
 INTERPRETED: Final = {
     "spark.sql.codegen.wholeStage": "false",
@@ -77,19 +76,19 @@ class VerifyOptions:
     """A testbed's run directory, instead of stores and histories."""
     histories: tuple[Path, ...] = ()
     requirement: Path | None = None
-    """What may be gone, from the testbed."""
+    """File with the allowed losses, from the testbed."""
     copies: int = 1
-    """How many replicas must hold an acknowledged message."""
+    """Number of replicas that must hold an acknowledged message."""
     leaders: dict[str, str] = field(default_factory=dict)
     """Broker -> replica whose log counts."""
     ordered_topics: tuple[str, ...] = ()
     queues: bool = True
-    """Whether to check the consume queues too."""
+    """True to check the consume queues too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Which log of each broker counts."""
+    """The log of each broker that counts as the truth."""
 
     brokers: tuple[BrokerLog, ...]
     leaders: dict[str, ReplicaLog]
@@ -97,12 +96,12 @@ class Truth:
 
     @property
     def starts(self) -> dict[str, int]:
-        """Where logs begin that lost their start to retention."""
+        """Starts, by broker, of the logs that lost their beginning to retention."""
         return {name: log.start for name, log in self.leaders.items() if log.start > 0}
 
 
 def verify(job: Job, options: VerifyOptions) -> None:
-    """Check everything; the answers stand in the report. Raises `PipelineError`, `WrongUsage`."""
+    """Run all checks, and enter the answers in the report. Raises `PipelineError`, `WrongUsage`."""
     names = Names()
     if options.run is not None:
         run = read_run(options.run)
@@ -146,7 +145,7 @@ def verify(job: Job, options: VerifyOptions) -> None:
 
 
 class Work:
-    """The tables of one `verify`, made one after the other."""
+    """The work of a `verify`: builds its tables one after the other."""
 
     def __init__(
         self,
@@ -163,18 +162,18 @@ class Work:
         self.required = required
         self.truth = truth
         self.live = live
-        """What is read in place of the truth's logs, which are none then."""
+        """Queues to read instead of the truth's logs, which are empty then."""
         self.starts = truth.starts
-        """By broker where its log begins, if it lost its beginning to retention."""
+        """Start of each broker's log that lost its beginning to retention."""
         self.by_value = by_value
-        """Whether messages are known by what their body says: those of a testbed."""
+        """True if messages are identified by their body: those of a testbed."""
         self.with_properties = False
-        """Whether some records hold several messages, or their first key is asked for."""
+        """True if some records hold several messages, or the first key is needed."""
         self.by_broker = False
-        """Whether the history says of each row which broker it was about."""
+        """True if the history has the broker of each row."""
 
     def answers(self, names: Names) -> list[Answer]:
-        """All checks, in the order of their numbers."""
+        """Run all checks, and return the answers in the order of their numbers."""
         spark = self.job.spark
         history = None
         if self.options.histories:
@@ -200,9 +199,9 @@ class Work:
     def _judge(self, history: "DataFrame | None", differing: list[Divergence]) -> list[Answer]:
         """Read the logs and check them.
 
-        A message of a batch carries two keys, its own and behind it the batch's. Readers take the
-        last one, as RocketMQ's client does, and so do we, for it costs nothing; where that leaves
-        doubts, the logs are read again by the first.
+        A message of a batch carries two keys: its own, followed by the batch's. Readers use the
+        last one, as RocketMQ's client does, and so does this check, as it costs nothing. If that
+        leaves doubts, the logs are read again with the first key.
         """
         with self.job.phase("reading logs"):
             records = self._truth_records()
@@ -223,7 +222,7 @@ class Work:
         return bool(counts["records"] + counts.get("sends", 0) < SMALL_ROWS)
 
     def _truth_records(self) -> "DataFrame":
-        """The records of the leaders' logs; again with properties if some hold several messages."""
+        """Read the leaders' logs; once more with properties if records hold several messages."""
         from pyspark.sql import functions as f
 
         leaders = [*self.truth.leaders.values()]
@@ -254,7 +253,7 @@ class Work:
         return read_records(self.job.spark, logs, firm=firm, **options)
 
     def _extras(self, differing: list[Divergence]) -> dict[str, "DataFrame"]:
-        """Logs that are not simply the truth's, or a part of it: by name, their rows."""
+        """Return the rows of logs that are not a part of the truth's, by name."""
         unlike = {(divergence.broker, divergence.replica) for divergence in differing}
         extras = {}
         for broker in self.truth.brokers:
@@ -313,7 +312,7 @@ class Work:
     def _of_queues(
         self, records: "DataFrame", extras: "dict[str, DataFrame]"
     ) -> tuple[list[Check], list[Answer]]:
-        """V8: answers of replicas whose queues add up, and checks for the others."""
+        """V8: return checks for replicas whose queue sums differ, and answers for the others."""
         from pyspark.sql import functions as f
 
         sides = []
@@ -366,17 +365,17 @@ class Work:
 
 
 def interpreted(spark: "SparkSession", *, is_small: bool) -> AbstractContextManager[None]:
-    """Let Spark run small tables without compiling: that takes longer than all their rows."""
+    """Let Spark run small tables without compiling, which takes longer than all their rows."""
     return configured(spark, INTERPRETED if is_small else {})
 
 
 def _doubts(answers: list[Answer]) -> int:
-    """Findings that another reading of the keys may explain."""
+    """Return the number of findings that another choice of the key may explain."""
     return sum(answer.count for answer in answers if answer.id in BY_KEY)
 
 
 def choose_truth(brokers: Sequence[BrokerLog], leaders: dict[str, str]) -> Truth:
-    """The log that counts of each broker: the leader named, else the longest.
+    """Choose the log of each broker that counts: the named leader's, else the longest.
 
     Raises `WrongUsage` for a leader that is not among the stores.
     """

@@ -1,4 +1,4 @@
-"""Reads what `verify` looks at through the data source: store directories, or a live cluster."""
+"""Reads the input of `verify` through the data source: store directories, or a live cluster."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ def read_records(
     by_broker: bool,
     with_properties: bool = False,
 ) -> "DataFrame":
-    """All records of these logs, to their ends, as `tables.record_table` has them.
+    """Return all records of these logs, to their ends, as `tables.record_table` has them.
 
-    `firm` is by broker up to which byte enough replicas hold the log. `by_value`: messages are
-    known by what a testbed's body says, else by their UNIQ_KEY. `with_properties`: find out how
-    many messages a record holds that was batched inside, and take the first UNIQ_KEY of several.
+    `firm` has, by broker, the byte up to which enough replicas hold the log. `by_value`: messages
+    are identified by the value in a testbed's body, else by their UNIQ_KEY. `with_properties`:
+    count the messages in a record with an inner batch, and use the first UNIQ_KEY of several.
     """
     from pyspark.sql import functions as f
 
@@ -47,18 +47,18 @@ def read_records(
 
 @dataclass(frozen=True, slots=True)
 class LiveQueues:
-    """The queues of a live cluster, up to where they ended when they were looked at."""
+    """The queues of a live cluster, up to their ends at the time of the look."""
 
     source: dict[str, str]
     """Options of a read."""
     firm: tuple[str, ...]
-    """Brokers of which as many members answered as must hold a message."""
+    """Brokers of which at least `copies` members answered."""
     shortened: tuple[str, ...]
     """Brokers whose queues lost their beginning to retention."""
 
     @classmethod
     def of(cls, source: Mapping[str, str], state: QueueSnapshot, copies: int) -> "LiveQueues":
-        """Where one copy is enough, what any member has counts."""
+        """Build from a look at the cluster; with one copy, the longest member's end counts."""
         members: dict[str, int] = {}
         for name, queue in state.queues.items():
             count = members.get(queue.broker_name, copies)
@@ -86,7 +86,7 @@ def read_live(
     by_broker: bool,
     with_properties: bool = False,
 ) -> "DataFrame":
-    """The same of a live cluster, as one log of each broker, whichever member answers."""
+    """Return the records of a live cluster, as a log of each broker, whichever member answers."""
     from pyspark.sql import functions as f
 
     source = READ | live.source
@@ -96,7 +96,7 @@ def read_live(
 
 
 def live_starts(records: "DataFrame", brokers: Sequence[str]) -> dict[str, int]:
-    """By broker about where its log begins: with the first message that a queue still has."""
+    """Return the approximate start of each broker's log: the first message that a queue has."""
     from pyspark.sql import functions as f
 
     if not brokers:
@@ -122,14 +122,14 @@ def _rows(
 
 
 def read_entries(spark: "SparkSession", log: ReplicaLog) -> "DataFrame":
-    """The entries of a replica's consume queues."""
+    """Return the entries of a replica's consume queues."""
     return spark.read.format("rocketbed").option("view", "consumequeue").load(log.path)
 
 
 def compare_replicas(
     spark: "SparkSession", brokers: Sequence[BrokerLog], leaders: Mapping[str, ReplicaLog]
 ) -> list[Divergence]:
-    """Replicas that differ from their leader over what both hold, to the byte."""
+    """Return the replicas that differ from their leader in their common range, to the byte."""
     several = [broker for broker in brokers if len(broker.replicas) > 1]
     if not several:
         return []
@@ -152,20 +152,23 @@ def compare_replicas(
 
 
 def firm_end(ends: Sequence[int], copies: int) -> int:
-    """Up to where at least `copies` of the logs reach; 0 when there are fewer logs."""
+    """Return the offset that at least `copies` of the logs reach; 0 if there are fewer logs."""
     if len(ends) < copies:
         return 0
     return sorted(ends, reverse=True)[copies - 1]
 
 
 def has_abort(log: ReplicaLog) -> bool:
-    """Whether the node was killed: its queues may be unfinished."""
+    """Return True if the node was killed, so that its queues may be unfinished."""
     return (Path(log.replica.root) / "abort").exists()
 
 
 def topic_table(log: ReplicaLog) -> tuple[tuple[str, ...] | None, dict[str, int]]:
-    """Topics that a store knows (None: its table cannot be read), and by topic up to which byte its
-    records are of a topic that was deleted."""
+    """Return a store's topics, and the ends of deleted topics.
+
+    The topics are None if their table cannot be read. Records of a topic before the byte in the
+    second value belong to a deleted topic of the same name.
+    """
     from rocketbed.inspect import open_directory
 
     directory = open_directory(log.replica.root)
@@ -181,7 +184,7 @@ def topic_table(log: ReplicaLog) -> tuple[tuple[str, ...] | None, dict[str, int]
 
 
 def _refined(divergence: Divergence, logs: Mapping[tuple[str, str], ReplicaLog]) -> Divergence:
-    """With the very byte, where both files can be read here."""
+    """Find the exact first byte of a divergence, if both files can be read here."""
     follower_file = _file_of(logs[divergence.broker, divergence.replica], divergence.first)
     leader_file = _file_of(logs[divergence.broker, divergence.leader], divergence.first)
     if follower_file is None or leader_file is None or follower_file[1] != leader_file[1]:
@@ -194,6 +197,6 @@ def _refined(divergence: Divergence, logs: Mapping[tuple[str, str], ReplicaLog])
 
 
 def _file_of(log: ReplicaLog, offset: int) -> tuple[Path, int] | None:
-    """The file that holds a byte of the log, and its first offset."""
+    """Return the file that holds a byte of the log, and the file's first offset."""
     files = [file for file in log_files(log.replica) if file.start <= offset]
     return (Path(files[-1].path), files[-1].start) if files else None
