@@ -1,9 +1,9 @@
-"""What the first pass of `rebuild` hands to the second: runs of units and keys in staging files.
+"""Runs of units and keys in staging files, from the first pass of `rebuild` to the second.
 
-Rows that name a run go through Spark, the runs themselves do not: 100 MB of a 1 GiB log would cost
-more on their way through the JVM than all the decoding. So the output directory has to be visible
-at the same path to every worker, which the result needs anyway. A task writes a file of its own
-name, so one that Spark runs twice does no harm.
+Only the descriptions of runs go through Spark, not the runs: moving 100 MB of a 1 GiB log through
+the JVM would cost more than all the decoding. So the output directory has to be visible at the same
+path on every worker, which the result needs anyway. A task writes a file with a unique name, so a
+task that Spark runs twice does no harm.
 """
 
 import os
@@ -37,7 +37,7 @@ _TEXTS: Final = ("kind", "path", "blob", "text")
 
 
 class Run(NamedTuple):
-    """One run of units or keys, or (kinds `split`, `damage`) what a task says of its split."""
+    """A run of units or keys, or (kinds `split`, `damage`) a task's report on its split."""
 
     kind: str
     path: str = ""
@@ -45,19 +45,19 @@ class Run(NamedTuple):
     file: int = 0
     """Number of the file in its queue, or of the index file."""
     at: int = 0
-    """Orders runs of one path: the first record's offset among those that were gathered together.
-    Of damage: where it begins."""
+    """Order of the runs of a path: offset of the first record that was gathered with this run.
+    Of damage: its start."""
     items: int = 0
     """Units or keys; of damage: bytes; of a split: records."""
     last_ms: int = 0
-    """Keys: store time of the last; once cut to files: of the key before the file's first."""
+    """Keys: store time of the last one; after splitting by files, of the key before the file."""
     blob: str = ""
     position: int = 0
     text: str = ""
     """The reason for damage; JSON for a split."""
 
     def read(self) -> NDArray[Any]:
-        """The units or keys. Raises `OSError`."""
+        """Read the units or keys. Raises `OSError`."""
         layout = LAYOUTS[self.kind]
         with open(self.blob, "rb") as file:
             file.seek(self.position)
@@ -84,7 +84,7 @@ def batch_of(runs: Iterable[Run]) -> pyarrow.RecordBatch:
 
 
 def columns_of(rows: Sequence[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
-    """Rows of texts, numbers of 64 bits and booleans as a batch, without loading pandas."""
+    """Convert rows of texts, 64-bit numbers and booleans to a batch, without loading pandas."""
     arrays = []
     for place, field in enumerate(schema):
         values = [row[place] for row in rows]
@@ -98,7 +98,7 @@ def columns_of(rows: Sequence[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarr
 
 
 def runs_of(batch: pyarrow.RecordBatch) -> list[Run]:
-    """Runs of a batch that has their columns, in any order."""
+    """Return the runs in a batch that has their columns, in any order."""
     return [Run(**row) for row in batch.select(list(Run._fields)).to_pylist()]
 
 
@@ -120,7 +120,7 @@ class BlobWriter:
         self._file.close()
 
     def add(self, items: NDArray[Any], run: Run) -> Run:
-        """Write the items of a run; the run with its place. Raises `OSError`."""
+        """Write the items of a run, and return the run with its place. Raises `OSError`."""
         begin = self._position
         self._file.write(items.tobytes())
         self._position += items.nbytes

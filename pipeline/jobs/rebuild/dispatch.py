@@ -1,9 +1,9 @@
-"""First pass of `rebuild`: the units and keys of one split of the log.
+"""First pass of `rebuild`: the units and keys of a split of the log.
 
-The rules are those of `rocketbed.inspect.dispatch`. Rows that only need what every row has (topic,
-queue, tag, keys in ASCII) are worked out by numpy, a window at once; the rare others (batch
-queues, delayed messages, multi-dispatch, texts beyond ASCII) go through the dispatcher itself, one
-by one. Both kinds are put back into the log's order.
+The rules are those of `rocketbed.inspect.dispatch`. Ordinary rows (topic, queue, tag, keys in
+ASCII) are processed by numpy, a window at once. The rare other rows (batch queues, delayed
+messages, multi-dispatch, texts beyond ASCII) are processed individually by the dispatcher itself.
+Both kinds are then merged in the log's order.
 """
 
 import json
@@ -47,24 +47,24 @@ from rocketbed.pipeline.jobs.rebuild.blobs import (
 from rocketbed.pipeline.jobs.rebuild.keys import NotAscii, row_keys, tag_codes
 
 ROWS: Final = 16_384
-"""Records of a frame: about a window of them."""
+"""Records of a frame: about a window."""
 HELD_MAX: Final = 1 << 17
-"""Units, or keys, that a task gathers before it writes runs of them."""
+"""Units, or keys, that a task gathers before it writes them as runs."""
 DAMAGE_MAX: Final = 50
-"""Damaged places of one split that are reported one by one; all are counted."""
+"""Damaged places of a split that are reported individually; all are counted."""
 MULTI: Final = b"INNER_MULTI_DISPATCH\x01"
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 def queue_path(kind: str, topic: str, queue_id: int) -> str:
-    """Where a queue's files are, below the directory that holds `consumequeue`."""
+    """Return the path of a queue's files, below the directory that holds `consumequeue`."""
     name = topic.replace("/", "_").replace("\0", "_")
     folder = "consumequeue" if kind == QUEUE else "batchconsumequeue"
     return f"{folder}/{name if name not in ('', '.', '..') else '_'}/{queue_id}"
 
 
 class _TopicInfo(NamedTuple):
-    """What is needed of a topic for each of its rows."""
+    """Properties of a topic that each of its rows needs."""
 
     topic: Topic
     is_slow: bool
@@ -73,12 +73,12 @@ class _TopicInfo(NamedTuple):
 
 
 class SplitDispatch:
-    """Units and keys of the records that begin in one split."""
+    """Units and keys of the records that begin in a split."""
 
     def __init__(
         self, dispatcher: Dispatcher, *, queue_segment: int, with_tags: bool, blobs: BlobWriter
     ) -> None:
-        """`queue_segment`: bytes of a file of a plain queue; `with_tags`: tags are indexed too."""
+        """`queue_segment`: bytes of a plain queue's file; `with_tags`: tags are indexed too."""
         self._dispatcher = dispatcher
         self._with_tags = with_tags
         self._per_file = queue_segment // UNIT.size
@@ -95,7 +95,7 @@ class SplitDispatch:
         self._left_out: dict[str, int] = {}
 
     def run(self, split: Split) -> Iterator[Run]:
-        """Runs, damage, and at last one row about the split. Raises `DataLost`."""
+        """Yield runs and damage, and finally a row about the split. Raises `DataLost`."""
         if not split.path:
             yield from self._damage(split.base, split.base + split.end, "missing_segment")
         else:
@@ -124,7 +124,7 @@ class SplitDispatch:
         slow = numpy.zeros(frame.count, bool)
         bad = numpy.zeros(frame.count, bool)
         for row, reason in sorted((text_faults(frame) | crc_faults(frame)).items()):
-            # Texts that are no UTF-8 are damage to Spark's readers and none to a broker.
+            # Texts that are not UTF-8 are damage for Spark's readers, but not for a broker.
             if reason != CRC_MISMATCH and scanned_row(frame, row) is not None:
                 slow[row] = True
                 continue
@@ -139,7 +139,7 @@ class SplitDispatch:
         self._take(frame, topics, slow, bad)
 
     def _topics(self, frame: Frame) -> NDArray[numpy.int64]:
-        """Number of each record's topic."""
+        """Return the number of each record's topic."""
         encoded = slices(frame.data, frame.topic_at, frame.topic_size).dictionary_encode()
         numbers = [self._topic(raw) for raw in encoded.dictionary.to_pylist()]
         return numpy.array(numbers, numpy.int64)[numbers_of(encoded.indices)]
@@ -157,7 +157,7 @@ class SplitDispatch:
 
     @staticmethod
     def _multi(frame: Frame) -> NDArray[numpy.bool_]:
-        """Rows that may enter further queues."""
+        """Return a mask of the rows that may enter further queues."""
         begin = int(frame.positions[0])
         end = int(frame.positions[-1] + frame.sizes[-1])
         if frame.data.find(MULTI, begin, end) < 0:
@@ -189,7 +189,7 @@ class SplitDispatch:
     def _take_quick(
         self, frame: Frame, topics: NDArray[numpy.int64]
     ) -> NDArray[numpy.bool_] | None:
-        """Add the rows of a frame; or None of them, when some are not ASCII: a mask of those."""
+        """Add the rows of a frame; if some are not ASCII, add none and return a mask of those."""
         codes = tag_codes(frame)
         if isinstance(codes, NotAscii):
             return codes.mask
@@ -239,7 +239,7 @@ class SplitDispatch:
         self._hold(numpy.array(queues, numpy.int64)[place], units[mask])
 
     def _take_slow(self, frame: Frame, rows: list[int]) -> None:
-        """Add some rows one by one, as the dispatcher says."""
+        """Add some rows individually, by the dispatcher's rules."""
         queues: list[int] = []
         units: list[tuple[int, ...]] = []
         keys: list[tuple[int, ...]] = []
@@ -284,7 +284,7 @@ class SplitDispatch:
             self._key_count += len(keys)
 
     def _flush(self) -> Iterator[Run]:
-        """Write what is held, by queue and file, in the log's order."""
+        """Write the gathered units and keys, by queue and file, in the log's order."""
         names = list(self._queues)
         if self._units:
             queues = numpy.concatenate([queues for queues, _ in self._units])
@@ -312,7 +312,7 @@ class SplitDispatch:
 
 
 def scanned_row(frame: Frame, row: int) -> Scanned | None:
-    """One record of a frame as the independent reader sees it; None when it is not good."""
+    """Read a record of a frame with the independent reader; None if it is not valid."""
     start = int(frame.positions[row])
     data = bytes(frame.data[start : start + int(frame.sizes[row])])
     return scan_record(data, memoryview(data), 0, frame.shift(row) + start)

@@ -1,9 +1,8 @@
-"""Second pass of `rebuild`: one file of a queue, or of the index, from its runs.
+"""Second pass of `rebuild`: writes a file of a queue, or of the index, from its runs.
 
-A file of a plain queue is written at once when its units follow one another without a gap, which is
-what a broker writes. Anything else (slots given twice, gaps, batch queues) depends on what came
-before in the whole queue: it is left to `write_queue`, which goes through the queue in order with
-the independent reader's own writer.
+A file of a plain queue is written at once if its units are gapless, as a broker writes them. Any
+other file (duplicate slots, gaps, batch queues) depends on earlier units of the whole queue, so
+`write_queue` writes the queue in order, with the independent reader's own writer.
 """
 
 import json
@@ -32,14 +31,14 @@ _ENTRY: Final = numpy.dtype(
 _SECONDS_MAX: Final = (1 << 31) - 1
 _READ: Final = 4 << 20
 SHOWN_MAX: Final = 20
-"""Records without a place in their queue that are reported one by one."""
+"""Records without a place in their queue that are reported individually."""
 
 
 class Written(NamedTuple):
-    """One file that was made, or (not `is_even`) one that was left to `write_queue`."""
+    """A written file, or (not `is_even`) a file that `write_queue` has to write."""
 
     path: str
-    """Below the directory of the result."""
+    """Path below the output directory."""
     entries: int = 0
     crc: int = 0
     """CRC-32 of the whole file."""
@@ -49,11 +48,11 @@ class Written(NamedTuple):
     """Slot of the first unit; of an index file the store time of its first key, ms."""
     last: int = 0
     first_offset: int = 0
-    """Taken from the first unit's record."""
+    """Physical offset of the first unit's record."""
     last_offset: int = 0
     odd: str = ""
-    """JSON: how many records have no slot (`refused`), or another than they say (`corrected`), and
-    the first of them."""
+    """JSON: numbers and first examples of the records without a slot (`refused`), or with another
+    slot than their queue offset (`corrected`)."""
 
 
 WRITTEN_DDL: Final = (
@@ -71,10 +70,10 @@ def written_batch(files: Iterable[Written]) -> pyarrow.RecordBatch:
 
 
 def write_queue_file(out: str, runs: Sequence[Run], segment_size: int) -> Written:
-    """Write the file of a plain queue that its runs, in order, belong to. Raises `OSError`.
+    """Write the file of a plain queue from its runs, in order. Raises `OSError`.
 
-    Its head is filled as that of a queue's first file; that only the first has one is for the
-    caller to see.
+    A missing head is filled as in a queue's first file; the caller has to check that only the first
+    file lacks its head.
     """
     path, number = runs[0].path, runs[0].file
     units = numpy.concatenate([run.read() for run in runs])
@@ -104,7 +103,7 @@ def write_queue_file(out: str, runs: Sequence[Run], segment_size: int) -> Writte
 
 
 def write_queue(out: str, runs: Sequence[Run], segment_size: int) -> list[Written]:
-    """Write all files of one queue, plain or batch, unit by unit. Raises `OSError`.
+    """Write all files of a queue, plain or batch, unit by unit. Raises `OSError`.
 
     `runs` are in order of `at`; those with the same `at` are sorted together.
     """
@@ -145,10 +144,10 @@ def write_queue(out: str, runs: Sequence[Run], segment_size: int) -> list[Writte
 
 
 def write_index_file(out: str, runs: Sequence[Run], layout: IndexLayout) -> Written:
-    """Write one index file. Raises `OSError`.
+    """Write an index file. Raises `OSError`.
 
-    Its name is its number: the last one has to wait for the files before it. The first entry's
-    seconds are counted from the end of the file before, as a broker does (4.2).
+    It is named by its number for now, since the final name depends on the files before it. The
+    first entry's seconds count from the end of the previous file, as in a broker (store.md 4.2).
     """
     number = runs[0].file
     path = os.path.join(out, "index", f"{number:020d}")
@@ -187,7 +186,7 @@ def write_index_file(out: str, runs: Sequence[Run], layout: IndexLayout) -> Writ
 
 
 def write_file(path: str, data: bytes, length: int) -> None:
-    """Put a file of that length in place, whole and on disk, zeros behind the data."""
+    """Write a file of that length atomically, synced, and padded with zeros after the data."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     pending = f"{path}.{uuid4().hex}"
     with open(pending, "wb") as file:
@@ -199,7 +198,7 @@ def write_file(path: str, data: bytes, length: int) -> None:
 
 
 def file_crc(path: str, data_size: int | None = None) -> int:
-    """CRC-32 of a file; what is behind `data_size` bytes is known to be zeros, and not read."""
+    """Return the CRC-32 of a file; bytes after `data_size` are assumed to be zeros and not read."""
     crc = 0
     with open(path, "rb") as file:
         padding = os.fstat(file.fileno()).st_size
@@ -223,7 +222,7 @@ def _synced_crc(path: str) -> int:
 
 
 def _rows(runs: Sequence[Run]) -> Iterator[tuple[int, ...]]:
-    """Units of a queue in the order of the log."""
+    """Yield the units of a queue in the order of the log."""
     for _, together in groupby(runs, key=attrgetter("at")):
         units = numpy.concatenate([run.read() for run in together])
         yield from units[numpy.argsort(units["offset"], kind="stable")].tolist()
@@ -238,8 +237,10 @@ def _seconds(times_ms: NDArray[numpy.int64], begin_ms: int) -> NDArray[numpy.int
 def _chain(
     hashes: NDArray[Any], table: NDArray[numpy.int32], first: int
 ) -> tuple[NDArray[numpy.int32], int]:
-    """For entries numbered from `first` on the one before each in its slot, and how many slots are
-    new; the slot table is moved on."""
+    """Return the previous entry in the slot of each entry, and the number of new slots.
+
+    Entries are numbered from `first` on. Updates the slot table.
+    """
     numbers = numpy.arange(first, first + len(hashes), dtype=numpy.int64)
     slots = hashes.astype(numpy.int64) % len(table)
     both = numpy.sort(slots << 32 | numbers)  # sorting numbers is faster than their order

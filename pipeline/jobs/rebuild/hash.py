@@ -1,8 +1,8 @@
-"""Java's string hash of many texts at once.
+"""Java's string hash of many texts at once, without a loop over rows.
 
-`h = 31 h + c` over a text is a sum of its characters, each times a power of 31. Modulo 2 to the
-32nd 31 has an inverse, so one running sum over all texts, each character divided by the power of 31
-at its place, gives every text's hash by a subtraction and a multiplication. No loop over rows.
+`h = 31 h + c` over a text is a sum of its characters, each times a power of 31. Modulo 2^32, 31 has
+an inverse. So a single running sum over all texts, with each character divided by the power of 31
+at its place, gives every text's hash by a subtraction and a multiplication.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ _tables: list[Hashes] = []
 
 
 def text_parts(values: pyarrow.Array) -> tuple[NDArray[numpy.int64], NDArray[numpy.uint8]]:
-    """Offsets (one more than values) and bytes of a string array; a null is empty."""
+    """Return the offsets (one more than values) and bytes of a string array; a null is empty."""
     offsets = numpy.frombuffer(values.buffers()[1], numpy.int32)
     offsets = offsets[values.offset : values.offset + len(values) + 1]
     first, last = int(offsets[0]), int(offsets[-1])
@@ -28,7 +28,7 @@ def text_parts(values: pyarrow.Array) -> tuple[NDArray[numpy.int64], NDArray[num
 
 
 def hashes_of(offsets: NDArray[numpy.int64], data: NDArray[numpy.uint8]) -> Hashes:
-    """Java hash of each text, as an unsigned pattern; every text is ASCII."""
+    """Return the Java hash of each text, as an unsigned pattern; every text has to be ASCII."""
     count = len(data)
     powers, inverses = _powers(count + 1)
     sums = numpy.zeros(count + 1, numpy.uint32)
@@ -38,21 +38,21 @@ def hashes_of(offsets: NDArray[numpy.int64], data: NDArray[numpy.uint8]) -> Hash
 
 
 def appended(start: Hashes, sizes: NDArray[Any], hashes: Hashes) -> Hashes:
-    """Hashes of texts that stand behind others: `start` are the others' hashes, `sizes` the
-    lengths of the texts, `hashes` theirs."""
+    """Return the hashes of concatenations: of prefixes with hashes `start`, and of texts with
+    lengths `sizes` and hashes `hashes`."""
     powers, _ = _powers(int(sizes.max(initial=0)) + 1)
     joined: Hashes = start * powers[sizes] + hashes
     return joined
 
 
 def key_hashes(hashes: Hashes) -> NDArray[numpy.int32]:
-    """As index entries hold them: absolute, -2^31 counts as 0 (store.md 4.1)."""
+    """Return the hashes in index entries: absolute values, with 0 for -2^31 (store.md 4.1)."""
     signed = hashes.view(numpy.int32)
     return numpy.abs(numpy.where(signed == numpy.int32(-(1 << 31)), numpy.int32(0), signed))
 
 
 def _powers(count: int) -> tuple[Hashes, Hashes]:
-    """31 to the 0th, 1st, ... and their inverses, modulo 2 to the 32nd."""
+    """Return the powers of 31 and their inverses, modulo 2^32."""
     if not _tables or len(_tables[0]) < count:
         size = max(_TABLE_MIN, 2 * count)
         _tables[:] = [_table(31, size), _table(_INVERSE, size)]

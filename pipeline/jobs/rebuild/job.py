@@ -1,23 +1,23 @@
-"""`rebuild`: consume queues and index files made anew from a log, in parallel.
+"""`rebuild`: builds consume queues and index files from a log, in parallel.
 
     OUT/consumequeue/TOPIC/ID/*  OUT/batchconsumequeue/TOPIC/ID/*  OUT/index/*
 
-Byte for byte what `rocketbed store rebuild` makes, by the same rules (`rocketbed.inspect`), and
-what a broker wrote, but for what the log does not tell:
+The files equal those of `rocketbed store rebuild` byte for byte, by the same rules
+(`rocketbed.inspect`). They also equal a broker's files, except for what the log does not contain:
 
-* names of index files: a broker takes its clock when it makes one; here it is the store time of
-  the first key.
-* an index after an unclean stop: a broker throws its last files away or dispatches some records
-  again, so that files part elsewhere and keys can stand twice. Here each key stands once.
-* units and keys of a killed broker that it had not written yet: here they are.
-* units and keys of records that retention has deleted: a broker's first files still have them, here
+* names of index files: a broker uses its clock at creation; here it is the store time of the first
+  key.
+* an index after an unclean stop: a broker discards its last files or dispatches some records again,
+  so that file boundaries differ and keys can be stored twice. Here each key is stored once.
+* units and keys that a killed broker had not written yet: they are included here.
+* units and keys of records that retention has deleted: a broker's first files still have them; here
   such slots are pre-blank units.
-* `consumequeue_ext` (bit maps of SQL filters): they are not made.
+* `consumequeue_ext` (bit maps of SQL filters): not created.
 
-Two passes. The first decodes splits of the log and leaves runs of units and keys in staging files;
-the second brings the runs of one file together and writes it. So a task holds one file of a queue,
-or one run of keys and a slot table, however long the log is. The result gets its place by renaming
-when all of it is on disk.
+There are two passes. The first decodes splits of the log and writes runs of units and keys to
+staging files; the second collects the runs of a file and writes it. So a task holds a single file
+of a queue, or a run of keys and a slot table, however long the log is. The result is moved into
+place once it is complete and synced.
 """
 
 import json
@@ -86,7 +86,7 @@ ODD: Final = {
     "refused": "records cannot have the queue offset that they say; they are in the index only",
     "corrected": "records say another queue offset than the one that their neighbours leave",
 }
-"""Kinds of records that are not where they say, with the sentence about them."""
+"""Kinds of records whose slot differs from their queue offset, with a sentence about them."""
 UNCOMPILED: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -98,35 +98,35 @@ class RebuildOptions:
     """Options of `rebuild` beyond the common ones."""
 
     force: bool = False
-    """Replace what is in OUT."""
+    """Replace an earlier result in OUT."""
     around_damage: bool = False
-    """Build also when the log is damaged; what is damaged is in no queue."""
+    """Build even if the log is damaged; damaged records are in no queue."""
     split_bytes: int = SPLIT_BYTES
     properties: dict[str, str] = field(default_factory=dict)
-    """The broker's settings by RocketMQ's names, for what the files do not tell."""
+    """The broker's settings by RocketMQ's names, for sizes that the files do not reveal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the tasks have to know of the store."""
+    """Settings of the store that the tasks need."""
 
     dispatcher: Dispatcher
     queue_segment: int
     batch_queue_segment: int
     layout: IndexLayout
     with_tags: bool
-    """The index holds tags too, as RocketMQ 5.5.0's does."""
+    """True if the index holds tags too, as RocketMQ 5.5.0's does."""
     staging: str
 
 
 def rebuild(job: Job, options: RebuildOptions) -> None:
-    """Make queues and index. Raises `PipelineError`, `WrongUsage`, `OSError`."""
+    """Build queues and index. Raises `PipelineError`, `WrongUsage`, `OSError`."""
     log, out = _log_and_output(job, options)
     note_inputs(job.report, [log])
     shape = _shape(log.replicas[0].replica.root, options.properties, str(out / STAGING))
-    # Spark sees a row for each run only: compiling its queries would cost more than running them.
+    # Spark gets only a row for each run: compiling its queries would cost more than running them.
     with configured(job.spark, UNCOMPILED), locked(out):
-        shutil.rmtree(out / STAGING, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(out / STAGING, ignore_errors=True)  # from a killed run
         staging = job.staging(out / STAGING)
         (staging / BLOBS).mkdir()
         check_shared(job, staging)
@@ -146,7 +146,7 @@ def rebuild(job: Job, options: RebuildOptions) -> None:
 def _passes(
     job: Job, options: RebuildOptions, log: BrokerLog, runs: "DataFrame", shape: Shape
 ) -> list[Written] | None:
-    """Read the log and write the files; None when it is damaged and nothing was written."""
+    """Read the log and write the files; None if it is damaged and nothing was written."""
     with job.phase("reading the log"):
         reports = _collected(runs.where(f"kind NOT IN ('{QUEUE}', '{BATCH}')"), runs_of)
     _tell_log(job, reports, log)
@@ -161,7 +161,7 @@ def _passes(
 
 
 def first_pass(spark: "SparkSession", splits: list[Split], shape: Shape) -> "DataFrame":
-    """Runs of all splits, one task a split."""
+    """Return the runs of all splits, with a task for each split."""
 
     def work(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
@@ -184,8 +184,10 @@ def first_pass(spark: "SparkSession", splits: list[Split], shape: Shape) -> "Dat
 def write_runs(
     batches: Iterator[pyarrow.RecordBatch], shape: Shape, *, whole_queues: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Files of the runs in a partition, which has all runs of a file (or queue) one after the
-    other, in order."""
+    """Write the files of a partition's runs, and yield their descriptions.
+
+    The partition has all runs of a file (or queue) one after the other, in order.
+    """
     sizes = {QUEUE: shape.queue_segment, BATCH: shape.batch_queue_segment}
 
     def key(run: Run) -> tuple[str, int]:
@@ -204,7 +206,7 @@ def write_runs(
 
 
 def _log_and_output(job: Job, options: RebuildOptions) -> tuple[BrokerLog, Path]:
-    """The log and the directory of the result. Raises `WrongUsage`, `PipelineError`."""
+    """Return the log and the output directory. Raises `WrongUsage`, `PipelineError`."""
     out = job.settings.out
     if out is None:
         raise WrongUsage("no output: give --out DIR")
@@ -217,7 +219,7 @@ def _log_and_output(job: Job, options: RebuildOptions) -> tuple[BrokerLog, Path]
 
 
 def _shape(root: str, properties: dict[str, str], staging: str) -> Shape:
-    """What the store says of itself. Raises `WrongUsage`, `PipelineError`."""
+    """Read the settings of the store. Raises `WrongUsage`, `PipelineError`."""
     try:
         directory = open_directory(root, Settings.from_properties(properties))
     except SettingsError as error:
@@ -231,7 +233,7 @@ def _shape(root: str, properties: dict[str, str], staging: str) -> Shape:
 
 
 def _checked_shape(directory: StoreDirectory, staging: str) -> Shape:
-    """Raises `WrongUsage` where sizes are not known or cannot be."""
+    """Return the settings of an open store. Raises `WrongUsage` for unknown or invalid sizes."""
     layout = directory.index_layout
     if layout is None:
         raise WrongUsage(
@@ -272,7 +274,7 @@ def _splits(log: BrokerLog, split_bytes: int) -> list[Split]:
 
 
 def _second_pass(job: Job, runs: "DataFrame", reports: list[Run], shape: Shape) -> list[Written]:
-    """Write all files; what was written."""
+    """Write all files, and return their descriptions."""
     spark = job.spark
     pieces = index_pieces([run for run in reports if run.kind == INDEX], shape.layout)
     queues = runs.where(f"kind IN ('{QUEUE}', '{BATCH}')")
@@ -311,7 +313,7 @@ def _collected(frame: "DataFrame", read: Callable[[pyarrow.RecordBatch], list[An
 
 
 def _tell_log(job: Job, reports: list[Run], log: BrokerLog) -> None:
-    """Enter what was read, and what of the log could not be."""
+    """Enter the records that were read in the report, and the damage as a finding."""
     splits = [run for run in reports if run.kind == SPLIT]
     rows = [json.loads(run.text) for run in splits]
     left_out: dict[str, int] = {}
@@ -335,7 +337,7 @@ def _tell_log(job: Job, reports: list[Run], log: BrokerLog) -> None:
 
 
 def _tell_files(job: Job, files: list[Written]) -> None:
-    """Enter what was written, and which records have no place in their queue."""
+    """Enter the written files in the report, and the records without a place in their queue."""
     odd = [json.loads(file.odd) for file in files if file.odd]
     written = [file for file in files if file.path]
     index = [file for file in written if file.path.startswith("index/")]

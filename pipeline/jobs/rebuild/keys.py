@@ -16,24 +16,24 @@ from rocketbed.pipeline.jobs.rebuild.hash import Hashes, appended, hashes_of, ke
 
 TAG_MARK: Final = tag_key(b"").decode()
 TAG_MARK_HASH: Final = java_hash(TAG_MARK)
-"""What stands before a tag that is indexed, and its hash."""
+"""Prefix of an indexed tag, and its hash."""
 
 
 class NotAscii(NamedTuple):
-    """Rows that have to be taken one by one."""
+    """Rows that have to be processed individually."""
 
     mask: NDArray[numpy.bool_]
 
 
 class RowKeys(NamedTuple):
-    """Keys in the order in which a broker indexes them, each with its record's row."""
+    """Keys in the order in which a broker indexes them, with the rows of their records."""
 
     rows: NDArray[numpy.int64]
     hashes: NDArray[numpy.int32]
 
 
 def tag_codes(frame: Frame) -> NDArray[numpy.int64] | NotAscii:
-    """The tags field of each record's unit: its tag's Java hash, 0 without a tag."""
+    """Return the tag code of each record's unit: its tag's Java hash, 0 without a tag."""
     tags = property_column(frame, "tags")
     offsets, data = text_parts(tags)
     if not _is_ascii(data):
@@ -42,9 +42,10 @@ def tag_codes(frame: Frame) -> NDArray[numpy.int64] | NotAscii:
 
 
 def row_keys(frame: Frame, starts: Hashes, *, with_tags: bool) -> RowKeys | NotAscii:
-    """Each record's unique key, then the words of its KEYS, then, `with_tags`, its tag.
+    """Return the index keys: each record's unique key, the words of its KEYS, and (`with_tags`)
+    its tag.
 
-    `starts`: hash of `topic#` by row.
+    `starts` is the hash of `topic#` by row.
     """
     unique = property_column(frame, "uniq_key")
     unique_offsets, unique_data = text_parts(unique)
@@ -80,7 +81,7 @@ def row_keys(frame: Frame, starts: Hashes, *, with_tags: bool) -> RowKeys | NotA
 
 
 def _list_sizes(lists: pyarrow.Array) -> NDArray[numpy.int64]:
-    """Number of words of each list; a null has none."""
+    """Return the number of words of each list; 0 for a null."""
     offsets = numpy.frombuffer(lists.buffers()[1], numpy.int32)
     offsets = offsets[lists.offset : lists.offset + len(lists) + 1]
     sizes = numpy.diff(offsets).astype(numpy.int64)

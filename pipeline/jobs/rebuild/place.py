@@ -1,4 +1,4 @@
-"""Where `rebuild` puts its result: never over a store, whole or not at all."""
+"""Output directory of `rebuild`: never a store, and with a complete result or none."""
 
 import fcntl
 import os
@@ -17,9 +17,9 @@ BLOBS: Final = "blobs"
 
 
 def check_place(out: Path, root: Path, *, force: bool) -> None:
-    """Raises `WrongUsage` for a directory of something else, a store above all.
+    """Raise `WrongUsage` for a directory with other files, above all a store.
 
-    `root` is the store that is read. `force`: what is there of an earlier result may go.
+    `root` is the store that is read. `force`: an earlier result may be replaced.
     """
     root = root.resolve()
     place = out.resolve()
@@ -43,7 +43,7 @@ def check_place(out: Path, root: Path, *, force: bool) -> None:
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Nobody else rebuilds to this directory, which is made. Raises `WrongUsage`, `OSError`."""
+    """Create this directory and lock it against other rebuilds. Raises `WrongUsage`, `OSError`."""
     out.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -57,7 +57,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def named(staging: Path, files: list[Written]) -> list[Written]:
-    """Give index files their names; the files, sorted."""
+    """Rename index files to their names, and return all files, sorted."""
     index = [file for file in files if file.path.startswith("index/")]
     named = [file for file in files if file.path and not file.path.startswith("index/")]
     for file, name in index_names(index):
@@ -68,7 +68,7 @@ def named(staging: Path, files: list[Written]) -> list[Written]:
 
 
 def put_in_place(staging: Path, out: Path) -> None:
-    """Rename the parts to where they belong; what was there goes last."""
+    """Move the parts into the output directory; earlier ones are moved to the staging directory."""
     replaced = staging / "replaced"
     replaced.mkdir()
     for part in PARTS:

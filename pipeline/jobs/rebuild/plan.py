@@ -1,5 +1,4 @@
-"""What the driver of `rebuild` works out between the passes: index files by ordinal, names, and
-which queues have to be gone through again."""
+"""Planning of `rebuild` between its passes: index files and their names, and queues to redo."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
@@ -11,11 +10,11 @@ from rocketbed.pipeline.jobs.rebuild.files import Written
 
 
 def index_pieces(runs: Iterable[Run], layout: IndexLayout) -> list[Run]:
-    """Runs of keys cut where an index file is full.
+    """Split runs of keys where an index file is full.
 
-    The ordinal of a key is the number of keys before it; a file takes one less than its entries,
-    since entry 0 is never used. The first piece of a file gets the store time of the key before it
-    as `last_ms`. Raises `OSError`.
+    The ordinal of a key is the number of keys before it. A file holds one key less than its
+    entries, since entry 0 is never used. The first piece of a file gets the store time of the
+    previous key as `last_ms`. Raises `OSError`.
     """
     per_file = layout.entries - 1
     pieces: list[Run] = []
@@ -40,7 +39,7 @@ def index_pieces(runs: Iterable[Run], layout: IndexLayout) -> list[Run]:
 
 
 def index_names(files: Iterable[Written]) -> list[tuple[Written, str]]:
-    """Index files in their order with their names: the time of the first key, ever growing."""
+    """Return index files, in order, with their names: the first key's time, strictly increasing."""
     named: list[tuple[Written, str]] = []
     name = ""
     for file in sorted(files, key=lambda file: file.file):
@@ -50,7 +49,7 @@ def index_names(files: Iterable[Written]) -> list[tuple[Written, str]]:
 
 
 def uneven_queues(files: Iterable[Written], per_file: int) -> set[str]:
-    """Paths of the plain queues whose files are not one row of units without gaps."""
+    """Return the paths of plain queues whose files are not a gapless sequence of units."""
 
     def queue(file: Written) -> str:
         return file.path.rpartition("/")[0] if file.is_even else file.path

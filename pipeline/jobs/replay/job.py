@@ -1,17 +1,17 @@
-"""`replay`: a range of one cluster's messages, sent again into another one.
+"""`replay`: sends a range of a cluster's messages again, into another cluster.
 
-The log is read twice. The first time without bodies: which queues there are, how far they go, what
-cannot be sent. The second time messages are brought together by queue and put in order, and the
-tasks send them. A task has whole queues, so their order stays; and no more tasks than Spark runs at
-once, since one that waits for a slot is late for all its messages.
+The log is read twice. The first read, without bodies, finds the queues, their ranges, and rows that
+cannot be sent. The second read groups the messages by queue and sorts them, and the tasks send
+them. A task has whole queues, which preserves their order. There are no more tasks than Spark runs
+at once, since a task that waits for a slot would be late for all its messages.
 
-Time order across queues follows store times. Within a queue the order of the queue counts more: a
-message whose store time is before that of its predecessor (a clock that was set back) is due when
-that one is.
+The order across queues follows store times. Within a queue, the order of the queue takes
+precedence: a message with an earlier store time than its predecessor (after a clock was set back)
+is due at the same time as the predecessor.
 
-A task that fails is not repeated by itself where Spark has no retries; what was sent stays. All
-copies of a message carry the same id, which hangs on the job and its place in the replay, and
-`RB_ORIGIN`, the id that it had at the source.
+Unless Spark has retries, a failed task is not repeated, and the messages that it sent stay. All
+copies of a message carry the same id, derived from the job and its place in the replay, and
+`RB_ORIGIN`, its id at the source.
 """
 
 import json
@@ -48,7 +48,7 @@ SURVEYED: Final = (
     "body_length", "sys_flag", "crc_ok",
 )  # fmt: skip
 SHOWN: Final = (*SURVEYED, "_corrupt")
-"""With the column without which a read of topics or times leaves bad ranges out."""
+"""Surveyed columns, and the one without which a read of topics or times skips bad ranges."""
 SENT: Final = (*SURVEYED, "flag", "properties", "body")
 QUEUE: Final = ("broker", "topic", "queue_id")
 GOOD: Final = "good"
@@ -56,14 +56,14 @@ PASSED_OVER: Final = {
     "system": "in topics of the cluster's own",
     "transaction": "prepared or rolled back",
 }
-"""What is not sent, and need not be."""
+"""Kinds of rows that are not sent and need not be."""
 LEFT_OUT: Final = {
     "unreadable": "places of the log that cannot be read",
     "damaged_batches": "records that hold several messages and are damaged",
     "wrong_crc": "messages with a wrong checksum",
     "empty": "messages without a body, which no client can send",
 }
-"""What could not be sent: findings."""
+"""Kinds of rows that cannot be sent: findings."""
 TRANSACTION_BITS: Final = 0xC
 UNDONE: Final = (0x4, 0xC)
 
@@ -73,9 +73,9 @@ class ReplayOptions:
     """Options of `replay` beyond the common ones."""
 
     target: str
-    """Name servers of the cluster that gets the messages."""
+    """Name servers of the target cluster."""
     topics: tuple[str, ...] = ()
-    """Only these; empty for all that are not the cluster's own."""
+    """Topics to replay; empty for all user topics."""
     start: str = ""
     """Store time, inclusive: ISO 8601 or milliseconds since 1970."""
     end: str = ""
@@ -83,15 +83,15 @@ class ReplayOptions:
     start_offset: int | None = None
     """Physical offset of the first record, of each broker's log."""
     end_offset: int | None = None
-    """Physical offset behind the last one."""
+    """Physical offset after the last record."""
     speed: float | None = None
     """1.0: at the times of the source; 2.0: in half the time."""
     rate: float | None = None
-    """Messages a second, of all tasks together."""
+    """Messages per second, of all tasks together."""
     create_topics: bool = False
     """Create topics that the target lacks."""
     retry_timeout_ms: int = 30_000
-    """A message that the target has not taken after this long ends the replay."""
+    """The replay ends if the target has not accepted a message after this time."""
 
 
 def replay(job: Job, options: ReplayOptions) -> None:
@@ -102,7 +102,7 @@ def replay(job: Job, options: ReplayOptions) -> None:
         if job.settings.endpoints:
             refuse_same_brokers(job.settings.endpoints, options.target)
         else:
-            live_topics(options.target)  # is it there at all
+            live_topics(options.target)  # fails if it cannot be reached
     job.spark  # noqa: B018 (its start is a phase of its own)
     with job.phase("surveying the range"):
         counts, queues = _survey(_records(job, sources, SHOWN))
@@ -120,7 +120,7 @@ def replay(job: Job, options: ReplayOptions) -> None:
 
 
 def deal(sizes: Sequence[int], count: int) -> list[int]:
-    """The task of each queue: at most `count` tasks, with about as many messages each."""
+    """Assign queues to at most `count` tasks with about equally many messages."""
     loads = [0] * max(1, min(count, len(sizes)))
     tasks = [0] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda queue: -sizes[queue]):
@@ -130,7 +130,7 @@ def deal(sizes: Sequence[int], count: int) -> list[int]:
 
 
 def pace_of(options: ReplayOptions, queues: Sequence[SourceQueue], tasks: Sequence[int]) -> Pace:
-    """The pace; a rate is shared so that all tasks end together."""
+    """Return the pace; a rate is divided so that all tasks end together."""
     first_ms = min(queue.first_ms for queue in queues)
     rates: tuple[float, ...] = ()
     if options.rate:
@@ -142,7 +142,7 @@ def pace_of(options: ReplayOptions, queues: Sequence[SourceQueue], tasks: Sequen
 
 
 def _check(job: Job, options: ReplayOptions) -> None:
-    """Raises `WrongUsage`."""
+    """Raise `WrongUsage` for invalid options."""
     job.settings.source_options()
     if options.speed is not None and options.rate is not None:
         raise WrongUsage("--speed and --rate cannot be combined: give one of them")
@@ -161,7 +161,7 @@ def _check(job: Job, options: ReplayOptions) -> None:
 
 
 def _sources(job: Job, options: ReplayOptions) -> list[dict[str, str]]:
-    """Options of the reads, one for each broker's log. Raises `PipelineError`, `WrongUsage`."""
+    """Return the options to read each broker's log. Raises `PipelineError`, `WrongUsage`."""
     common = {"mode": job.settings.mode}
     times = (("startTimestamp", options.start), ("endTimestamp", options.end))
     common |= {name: text for name, text in times if text}
@@ -190,7 +190,7 @@ def _sources(job: Job, options: ReplayOptions) -> list[dict[str, str]]:
 
 
 def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]) -> "DataFrame":
-    """Rows of all sources, with the column `kind`."""
+    """Return the rows of all sources, with the column `kind`."""
     from pyspark.sql import functions as f
 
     from rocketbed.pipeline.schema import records_ddl
@@ -202,7 +202,7 @@ def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]
 
 
 def _kind(topic: "Column") -> "Column":
-    """Why a row is not sent, or `good`."""
+    """Column with the reason why a row is not sent, or `good`."""
     from pyspark.sql import functions as f
 
     flags = f.col("sys_flag")
@@ -213,7 +213,7 @@ def _kind(topic: "Column") -> "Column":
         f.when(topic.isNull(), "unreadable")
         .when(is_system, "system")
         .when(flags.bitwiseAND(TRANSACTION_BITS).isin(*UNDONE), "transaction")
-        # What could be taken apart lost the bit.
+        # Records that were unpacked no longer have the bit.
         .when(flags.bitwiseAND(INNER_BATCH) != 0, "damaged_batches")
         .when(f.col("crc_ok") == f.lit(False), "wrong_crc")
         .when(f.col("body_length") == 0, "empty")
@@ -222,7 +222,7 @@ def _kind(topic: "Column") -> "Column":
 
 
 def _survey(records: "DataFrame") -> tuple[dict[str, int], list[SourceQueue]]:
-    """Rows by kind, and the queues with what will be sent."""
+    """Return the number of rows by kind, and the ranges of queues to send."""
     from pyspark.sql import functions as f
 
     stored_ms = f.unix_millis("store_timestamp")
@@ -310,7 +310,7 @@ def _send(
 
 
 def _task(sink: SinkOptions, pace: Pace) -> Any:
-    """The function of a task, imported where it runs."""
+    """Return the function of a task, which is imported where it runs."""
 
     def run(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
         return send_task(batches, sink, pace)
@@ -319,7 +319,7 @@ def _task(sink: SinkOptions, pace: Pace) -> Any:
 
 
 def _slots(job: Job) -> int:
-    """How many tasks run at once; over Connect that is not known, so there is one task."""
+    """Return the number of concurrent tasks; 1 over Connect, where it is unknown."""
     try:
         return int(job.spark.sparkContext.defaultParallelism)
     except Exception:
@@ -373,7 +373,7 @@ def _tell(
 
 
 def merged_places(results: Sequence[dict[str, Any]]) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """What the target's queues got, from what each task says; offsets of the target."""
+    """Merge the tasks' results into the offset ranges of the target's queues."""
     places: dict[tuple[str, str, int], dict[str, Any]] = {}
     for result in results:
         for topic, broker, queue_id, first, last, count in result.get("places", ()):

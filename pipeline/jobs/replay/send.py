@@ -1,9 +1,9 @@
-"""A task of `replay`: messages of some queues, in order, sent when they are due.
+"""A task of `replay`: sends the messages of some queues, in order and at their due times.
 
-With a speed, each message has a time at which it is due, counted from a moment that all tasks
-share: they wait for each other when all have their first messages at hand. A task that has fallen
-behind sends without waiting until it has caught up. With a rate, a bucket says when the next may
-go. Messages that are due at about the same time travel together.
+With a speed, each message has a due time relative to a start that all tasks share: they wait until
+all of them have their first messages. A late task sends without waiting until it has caught up.
+With a rate, a token bucket determines the time of the next message. Messages that are due at about
+the same time are sent together.
 """
 
 import json
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     import pyarrow
 
 TICK_S: Final = 0.02
-"""What is due within this time goes out together."""
+"""Messages that are due within this time are sent together."""
 GROUP_MAX: Final = 4000
-"""Messages that are sent before the task looks at the clock again."""
+"""Maximum number of messages that are sent before the task reads the clock again."""
 GROUP_BYTES_MAX: Final = 8 << 20
 RESULT: Final = "task int, text string"
 COLUMNS: Final = ("topic", "queue_id", "broker", "flag", "properties", "body")
 
 Due = tuple[int, Outgoing]
-"""A message and the store time that it had, milliseconds since 1970."""
+"""A message and its store time at the source, milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast. Without speed and rate: as fast as the cluster takes it."""
+    """Speed of a replay. Without speed and rate, it is as fast as the cluster."""
 
     speed: float = 0.0
-    """2.0: in half the time that it took the first time; 0: not by time."""
+    """2.0: in half the original time; 0: not by time."""
     first_ms: int = 0
     """Store time of the first message of all queues, milliseconds since 1970."""
     rates: tuple[float, ...] = ()
-    """Messages a second, for each task; empty: not by a rate."""
+    """Messages per second, for each task; empty: not by a rate."""
 
 
 @dataclass(slots=True)
 class Played:
     late_ms_max: int = 0
-    """How long behind its time a message went out, at most."""
+    """Maximum delay of a message after its due time."""
     groups: int = 0
     _group: list[Outgoing] = field(default_factory=list)
 
@@ -59,7 +59,7 @@ async def play(
     *,
     rate: float = 0.0,
 ) -> Played:
-    """Send rows, which come in the order of their times, at that pace; `rate` is this task's."""
+    """Send rows, which are in the order of their times, at that pace; `rate` is this task's."""
     import trio
 
     played = Played()
@@ -79,7 +79,7 @@ async def play(
 def grouped(
     rows: Iterable[Due], pace: Pace, rate: float = 0.0
 ) -> Iterator[tuple[float, list[Outgoing]]]:
-    """Rows that go out together, with the second at which they are due (0 without a speed)."""
+    """Yield the rows that are sent together, with their due second (0 without a speed)."""
     most = max(1, min(GROUP_MAX, round(rate * TICK_S))) if rate else GROUP_MAX
     group: list[Outgoing] = []
     began_s, size = 0.0, 0
@@ -100,7 +100,7 @@ def grouped(
 def send_task(
     batches: "Iterator[pyarrow.RecordBatch]", options: SinkOptions, pace: Pace
 ) -> "Iterator[pyarrow.RecordBatch]":
-    """The whole task: one row that says what was done, as JSON.
+    """Run the task, and yield a row with its result as JSON.
 
     Raises `SinkError`, `ClientError`.
     """
@@ -166,8 +166,10 @@ def _rows(
 
 
 def with_origin(properties: str, origin: str) -> str:
-    """Stored properties, as readers see them; those of a message without an id name the place that
-    it came from."""
+    """Return stored properties, as readers see them, with an origin.
+
+    A message without an id gets its place at the source as origin.
+    """
     stored = decode_properties(properties)
-    # `outgoing` keeps an id.
+    # `outgoing` turns an id into the origin.
     return encode_properties(stored if UNIQUE_KEY in stored else {ORIGIN: origin} | stored)

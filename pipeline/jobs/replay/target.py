@@ -1,7 +1,7 @@
-"""The cluster that `replay` writes into: is it another one, and which queue takes which messages.
+"""The target cluster of `replay`: checks that it is not the source, and maps queues to its queues.
 
-Each queue of the source goes to exactly one queue of the target, so that its order stays: to the
-one of the same broker name and number where there is one, else queues are dealt out in turn.
+Each queue of the source is mapped to exactly one queue of the target, which preserves its order: to
+the queue with the same broker name and number if it exists, else to the next queue in turn.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -38,14 +38,14 @@ SYSTEM_TOPICS: Final = (
     "TRANS_CHECK_MAX_TIME_TOPIC",
     TOPIC_PREFIX,
 )
-"""Beginnings of topics that belong to a cluster: what is in them means nothing in another one.
-Markers of exactly-once jobs are among them, they name places of the cluster that they are in."""
+"""Prefixes of topics that belong to a cluster: their content means nothing in another cluster.
+Markers of exactly-once jobs are among them, since they name places of their own cluster."""
 LOOK_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceQueue:
-    """What is replayed of one queue. Offsets in messages, times in milliseconds since 1970."""
+    """Replayed range of a queue. Offsets in messages, times in milliseconds since 1970."""
 
     broker: str
     topic: str
@@ -59,11 +59,11 @@ class SourceQueue:
     last_position: int
     """Physical offset of the last message."""
     last_stored_ms: int
-    """Store time of that message; a clock may have been set back since `last_ms`."""
+    """Store time of that message; less than `last_ms` if a clock was set back."""
 
 
 def live_topics(endpoints: str) -> list[str]:
-    """Topics of a cluster that people made. Raises `PipelineError`."""
+    """Return the user topics of a cluster. Raises `PipelineError`."""
 
     async def ask(admin: Admin) -> list[str]:
         info = await admin.cluster()
@@ -78,7 +78,7 @@ def live_topics(endpoints: str) -> list[str]:
 
 
 def refuse_same_brokers(source: str, target: str) -> None:
-    """Raises `WrongUsage` when two clusters share a broker, by its address."""
+    """Raise `WrongUsage` if two clusters share a broker, by its address."""
 
     async def ask(admin: Admin) -> set[str]:
         brokers = (await admin.cluster()).broker_addr_table.values()
@@ -94,10 +94,10 @@ def refuse_same_brokers(source: str, target: str) -> None:
 def prepare_topics(
     target: str, queues: Sequence[SourceQueue], *, create: bool
 ) -> dict[str, tuple[MessageQueue, ...]]:
-    """The target's writable queues by topic; topics that it lacks are made, if they may be.
+    """Return the target's writable queues by topic; `create` missing topics.
 
-    Raises `WrongUsage` for topics that it lacks, and when it is the source itself;
-    `PipelineError` for one that takes no messages.
+    Raises `WrongUsage` for missing topics, and if the target is the source itself;
+    `PipelineError` for a topic that accepts no messages.
     """
     needed: dict[str, int] = {}
     for queue in queues:
@@ -128,7 +128,7 @@ def prepare_topics(
 def matched(
     queues: Sequence[SourceQueue], writable: Mapping[str, Sequence[MessageQueue]]
 ) -> list[MessageQueue]:
-    """The target's queue for each queue of the source."""
+    """Return the target's queue for each queue of the source."""
     targets: list[MessageQueue] = []
     dealt: dict[str, int] = {}
     for queue in queues:
@@ -159,7 +159,7 @@ async def _routes(admin: Admin, topics: Iterable[str]) -> dict[str, Route]:
 def _refuse_same_messages(
     target: str, queues: Sequence[SourceQueue], routes: Mapping[str, Route]
 ) -> None:
-    """Raises `WrongUsage` when the target has the source's last message at the very same place."""
+    """Raise `WrongUsage` if the target has the source's last message at the same place."""
     last = {
         candidate.topic: candidate
         for candidate in sorted(queues, key=lambda queue: queue.last_offset)
@@ -203,7 +203,7 @@ async def _has_last_message(log: WireLog, queue: MessageQueue, source: SourceQue
 
 
 def _with_admin(endpoints: str, ask: Callable[[Admin], Awaitable[T]]) -> T:
-    """Ask a cluster something. Raises `PipelineError`, `WrongUsage` for malformed addresses."""
+    """Query a cluster. Raises `PipelineError`, `WrongUsage` for malformed addresses."""
 
     async def run() -> T:
         async with Admin(nameservers=endpoints) as admin:

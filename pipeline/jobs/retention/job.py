@@ -1,10 +1,10 @@
-"""`retention`: where a log's bytes are, and what deleting or compacting would do to them.
+"""`retention`: use of a log's bytes, and the effects of deleting and compacting.
 
-By segment, by day and by topic; what each retention time would delete; and, topic by topic, how
-much of it is older messages of keys that have a newer one (what compaction would remove). A key is
-the whole property KEYS within one queue, as RocketMQ's compaction takes it; messages without a key
-stay, and of a record that holds several messages its own keys count: compaction takes none apart.
-One replica of each broker is read, up to what all of them hold.
+Reports bytes by segment, by day and by topic; the deletions of each retention time; and, for each
+topic, the messages that are older than another one with the same key, which compaction would
+remove. A key is the whole property KEYS within a queue, as in RocketMQ's compaction. Messages
+without a key stay. A record with several messages counts with its own keys, since compaction does
+not unpack it. One replica of each broker is read, up to the end that all of them hold.
 """
 
 import csv
@@ -48,13 +48,13 @@ class RetentionOptions:
 
     hours: tuple[float, ...] = HOURS
     now_ms: int | None = None
-    """The moment that retention times count from; None: now."""
+    """Time from which retention times count; None: now."""
     keys: bool = True
-    """Whether to look for older messages of a key: this shuffles all keys."""
+    """True to look for older messages of a key, which shuffles all keys."""
 
 
 def retention(job: Job, options: RetentionOptions) -> None:
-    """Make the tables. Raises `PipelineError`, `WrongUsage`, `OSError`."""
+    """Compute the tables. Raises `PipelineError`, `WrongUsage`, `OSError`."""
     logs = distinct_logs(job.settings)
     note_inputs(job.report, logs)
     now_ms = int(time.time() * 1000) if options.now_ms is None else options.now_ms
@@ -84,7 +84,7 @@ def retention(job: Job, options: RetentionOptions) -> None:
 def segment_uses(
     cells: Sequence[Row], file_sizes: Mapping[tuple[str, int], int]
 ) -> list[SegmentUse]:
-    """Segments of all brokers, oldest first, those without records too."""
+    """Return the segments of all brokers, oldest first, including those without records."""
     by_segment = {(row["broker"], row["segment"]): row for row in cells if row["by"] == "segment"}
     uses = []
     for broker, segment in sorted({*by_segment, *file_sizes}):
@@ -105,7 +105,7 @@ def segment_uses(
 
 
 def write_tables(out: Path, tables: Mapping[str, Sequence[Row]]) -> None:
-    """A CSV file for each table; times are in milliseconds since 1970. Raises `OSError`."""
+    """Write a CSV file for each table; times in milliseconds since 1970. Raises `OSError`."""
     out.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
         text = io.StringIO()
@@ -117,7 +117,7 @@ def write_tables(out: Path, tables: Mapping[str, Sequence[Row]]) -> None:
 
 
 def retention_text(tables: Mapping[str, Sequence[Row]]) -> str:
-    """The tables for people, the longest topics only."""
+    """Return the tables as text, with the largest topics only."""
     lines = ["", f"  {'keep':>8} {'deletes':>28} {'leaves':>28}   oldest kept"]
     for row in tables.get("retention", ()):
         deleted = f"{row['deleted_messages']:,} in {_bytes(row['deleted_bytes'])}"
@@ -141,7 +141,10 @@ def retention_text(tables: Mapping[str, Sequence[Row]]) -> str:
 def _records(
     job: Job, logs: Sequence[BrokerLog], columns: Sequence[str], *, inner: str
 ) -> "DataFrame":
-    """One replica of each broker, up to what all replicas hold. A bad range has no topic."""
+    """Read a replica of each broker, up to the end that all replicas hold.
+
+    A bad range has no topic.
+    """
     from rocketbed.pipeline.schema import records_ddl
 
     frames = []
@@ -159,9 +162,9 @@ def _records(
 
 
 def _cells(records: "DataFrame") -> list[Row]:
-    """Sums by segment, by day (UTC), by topic, and over all (`by` says which), in one query.
+    """Return sums by segment, by day (UTC), by topic, and in total, in a single query.
 
-    Records are summed once by all three; the other sums are made of these.
+    `by` names the grouping. Records are summed once by all three; these sums give the others.
     """
     from pyspark.sql import functions as f
 
@@ -182,7 +185,7 @@ def _cells(records: "DataFrame") -> list[Row]:
 
 
 def _sums() -> "list[Column]":
-    """Groups that are records only, or (without a topic) no records."""
+    """Columns with the sums of a group: records only, or (without a topic) bad ranges only."""
     from pyspark.sql import functions as f
 
     good = f.col("topic").isNotNull()
@@ -199,7 +202,7 @@ def _sums() -> "list[Column]":
 
 
 def _keys(records: "DataFrame", topics: Sequence[Row]) -> list[Row]:
-    """Compactable messages by topic, the most bytes first; topics without keys are left out."""
+    """Return compactable messages by topic, most bytes first, without topics that have no keys."""
     from pyspark.sql import functions as f
 
     key = f.array_join("keys", " ")
@@ -238,7 +241,7 @@ def _files(log: Any) -> Any:
 
 
 def _rows(cells: Sequence[Row], by: str) -> list[Row]:
-    """The cells of topics (most bytes first) or days (in order)."""
+    """Return the cells of topics (most bytes first) or days (in order)."""
     names = (by, "messages", "bytes", "oldest_ms", "youngest_ms")
     rows = [
         {name: cell[name] for name in names}

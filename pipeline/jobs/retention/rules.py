@@ -1,10 +1,10 @@
-"""What a retention time would delete: pure rules over the segments of a log.
+"""Rules for the deletions of a retention time: pure functions of a log's segments.
 
-As the node has them (store.md 9, T16): a segment goes when the first record of the one behind it,
-which is at least as young as its own last, is older than the retention time. Deleting begins with
-the oldest segment and ends at the first that has to stay; the newest always stays. RocketMQ itself
-goes by the file's time, which is that of its last write, and comes to the same where nobody copied
-files.
+They are the node's rules (store.md 9, T16): a segment is deleted when the first record of the next
+segment, which is at least as young as its own last record, is older than the retention time.
+Deletion begins with the oldest segment and ends at the first one that has to stay; the newest
+segment always stays. RocketMQ itself uses the file's modification time, the time of its last write,
+with the same result unless files were copied.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentUse:
-    """One file of one broker's log. Times in milliseconds; None for a file without records."""
+    """Usage of a file of a broker's log. Times in milliseconds; None for a file without records."""
 
     broker: str
     segment: int
@@ -25,7 +25,7 @@ class SegmentUse:
     bytes: int
     """Total size of its records."""
     file_bytes: int
-    """What deleting it gives back."""
+    """Bytes that its deletion frees."""
     first_ms: int | None
     """Store time of its first record."""
     oldest_ms: int | None
@@ -33,7 +33,7 @@ class SegmentUse:
 
 
 def expired(segments: Sequence[SegmentUse], *, hours: float, now_ms: int) -> int:
-    """How many of a broker's segments, oldest first, a retention time would delete now."""
+    """Return the number of a broker's segments, oldest first, that would be deleted now."""
     count = 0
     for after in segments[1:]:
         if after.first_ms is None or after.first_ms + hours * HOUR_MS > now_ms:
@@ -43,7 +43,7 @@ def expired(segments: Sequence[SegmentUse], *, hours: float, now_ms: int) -> int
 
 
 def retention_row(segments: Sequence[SegmentUse], *, hours: float, now_ms: int) -> dict[str, Any]:
-    """What a retention time would delete and keep of all brokers together."""
+    """Return the totals that a retention time would delete and keep, over all brokers."""
     deleted: list[SegmentUse] = []
     remaining: list[SegmentUse] = []
     for broker in sorted({segment.broker for segment in segments}):
@@ -71,9 +71,11 @@ def retention_row(segments: Sequence[SegmentUse], *, hours: float, now_ms: int) 
 def key_row(
     topic: str, *, messages: int, total: int, keyed: int, keyed_bytes: int, keys: int, last: int
 ) -> dict[str, Any]:
-    """What compaction would leave of a topic: the last message of each key, and those without one.
+    """Return the effect of compaction on a topic.
 
-    `total`, `keyed_bytes`, `last`: bytes of all messages, of those with a key, of the last ones.
+    Compaction keeps the last message of each key, and messages without a key. `total`,
+    `keyed_bytes` and `last` are the bytes of all messages, of those with a key, and of the last
+    message of each key.
     """
     saved = keyed_bytes - last
     return {

@@ -1,11 +1,11 @@
-"""`tail`: stored messages as they come, a line each, or into Parquet.
+"""`tail`: prints stored messages as they arrive, a line each, or writes them to Parquet.
 
-Lines are printed by the driver, batch by batch: a batch is bounded in rows and bytes, so neither a
+Lines are printed by the driver, batch by batch. A batch is bounded in rows and bytes, so neither a
 fast cluster nor a start from the beginning of a large log fills its memory. Parquet is written by
-the executors, exactly once: a second run with the same directories goes on where the first ended,
-and readers other than Spark go by the sink's `_spark_metadata`.
+the executors, exactly once: a second run with the same directories continues where the first ended,
+and readers other than Spark have to follow the sink's `_spark_metadata`.
 
-Ctrl-C is how a tail without an end is ended: it is no error then.
+A tail without an end is ended by Ctrl-C, which is not an error then.
 """
 
 import signal
@@ -34,15 +34,15 @@ SHOWN: Final = (
     "broker", "topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "tags",
     "keys", "body", "_corrupt",
 )  # fmt: skip
-"""Columns of a line, when none are named."""
+"""Default columns of a line."""
 TOLD_BY: Final = ("topic", "_corrupt")
-"""What bad ranges are known by, which are read whatever columns are named: of topics they are not
-shown else."""
+"""Columns that identify bad ranges. They are always read: a read of topics would skip bad ranges
+without them."""
 ROWS_MAX: Final = 5000
 BYTES_MAX: Final = "16m"
-"""Maximum of one batch of lines."""
+"""Maximum size of a batch of lines."""
 FILE_BYTES_MAX: Final = "512m"
-"""Maximum of one batch of Parquet, so that a start far back is done in steps."""
+"""Maximum size of a batch of Parquet, so that a long backlog is written in steps."""
 LINES_EVERY_S: Final = 0.25
 FILES_EVERY_S: Final = 10.0
 LOOK_S: Final = 1
@@ -57,17 +57,17 @@ class TailOptions:
     """Options of `tail` beyond the common ones."""
 
     topics: tuple[str, ...] = ()
-    """Only these; empty for all, or those of the settings' pattern."""
+    """Topics to follow; empty for all, or those of the settings' pattern."""
     start: str = "latest"
-    """`earliest` or `latest`; a checkpoint counts more."""
+    """`earliest` or `latest`; a checkpoint overrides it."""
     once: bool = False
     """Exit once everything stored now has been read."""
     as_json: bool = False
-    """Lines of JSON."""
+    """True to print JSON lines."""
     checkpoint: Path | None = None
     """Default: `_checkpoint` in OUT."""
     every_s: float | None = None
-    """A batch so often; None: often for lines, seldom for files."""
+    """Seconds between batches; None: short for lines, long for files."""
 
 
 def tail(job: Job, options: TailOptions, write: Write) -> None:
@@ -80,7 +80,7 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
     form = json_line if options.as_json else text_line
     lines = _Lines(form, write, exported_columns(job.settings.columns or SHOWN))
     job.spark  # noqa: B018 (its start is a phase of its own)
-    # A spinner would stand in the lines.
+    # A spinner would disturb the lines.
     with job.report.phase("following") if out is None else job.phase("following"):
         if out is None:
             query = _into_lines(job, options, source, lines)
@@ -92,10 +92,10 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
                 while not (ending.is_asked or lines.is_closed or query.awaitTermination(LOOK_S)):
                     totals.note(query.recentProgress)
         finally:
-            totals.note(query.recentProgress)  # over Connect none is told of once it was stopped
+            totals.note(query.recentProgress)  # over Connect a stopped query has no progress
             query.stop()
             totals.note(query.recentProgress)
-            # The end may come before Spark tells of a batch whose lines are written.
+            # The query may end before Spark reports a batch whose lines are written.
             counts = lines.counts if out is None else totals.counts
             _tell(job, *counts)
     if ending.is_asked and options.once:
@@ -116,8 +116,10 @@ def _tell(job: Job, messages: int, batches: int, unreadable: int) -> None:
 
 
 class _Ending:
-    """Within it Ctrl-C, SIGTERM and SIGHUP raise nothing: in the middle of a call of Spark's an
-    error would be logged. They ask for the end."""
+    """Context in which Ctrl-C, SIGTERM and SIGHUP set `is_asked` instead of raising an error.
+
+    Spark would log an error that interrupts one of its calls.
+    """
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -137,23 +139,23 @@ class _Ending:
 
 
 class _Lines:
-    """Makes lines of batches. Called in a thread of Spark's."""
+    """Prints batches as lines. Called in a thread of Spark."""
 
     def __init__(
         self, form: Callable[[dict[str, Any]], str], write: Write, columns: Sequence[str]
     ) -> None:
-        """`columns`: those of a message's line. That of a bad range says where and why, too."""
+        """`columns` are the columns of a message's line; a bad range also has place and reason."""
         self._form = form
         self._write = write
         self._columns = columns
         self.messages = 0
-        """How many lines of messages were written."""
+        """Number of printed messages."""
         self.batches = 0
-        """Of how many batches."""
+        """Number of batches with rows."""
         self.unreadable = 0
-        """How many lines of bad ranges."""
+        """Number of printed bad ranges."""
         self.is_closed = False
-        """Whether nobody reads the lines any more."""
+        """True if the reader has closed the pipe."""
 
     def take(self, rows: "DataFrame", _batch: int) -> None:
         """Write the rows of a batch, in the order in which they were stored."""
@@ -179,13 +181,13 @@ class _Lines:
 
 
 def _age(row: dict[str, Any]) -> tuple[int, int]:
-    """By store time; sorting keeps the order of the log for equal ones and for those without."""
+    """Sort key by store time; equal and missing times keep the order of the log."""
     stored = row.get("store_timestamp")
     return (stored is None, stored or 0)
 
 
 def _source(job: Job, options: TailOptions) -> dict[str, str]:
-    """Options of the stream. Raises `WrongUsage`, `PipelineError` for what is no store."""
+    """Return the options of the stream. Raises `WrongUsage`, `PipelineError` for an invalid store."""
     settings = job.settings
     source = settings.source_options()
     if options.start not in STARTS:
@@ -234,7 +236,7 @@ def _into_lines(
     columns = tuple(dict.fromkeys((*exported_columns(job.settings.columns or SHOWN), *TOLD_BY)))
     rows = _stream(job, source, columns).select(
         *(
-            # Python would get the time of its own zone.
+            # Python would convert a timestamp to its own time zone.
             f.unix_millis(name).alias(name) if name.endswith("_timestamp") else f.col(name)
             for name in columns
         )
@@ -267,7 +269,7 @@ def _into_files(
     rows = _stream(job, source, tuple(dict.fromkeys((*columns, *TOLD_BY))))
     rows = rows.observe(COUNTED, f.count_if(bad).alias(UNREADABLE))
     if "_corrupt" not in columns:
-        rows = rows.where(~bad)  # a row of nulls would stand there
+        rows = rows.where(~bad)  # it would become a row of nulls
     writer = rows.select(*columns).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
     writer = writer.trigger(**_trigger(options, FILES_EVERY_S))

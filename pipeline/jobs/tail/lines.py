@@ -1,6 +1,6 @@
-"""A stored message as one line: for people, or as JSON for programs.
+"""Formats of a stored message as a line: text for people, or JSON for programs.
 
-Rows come as dictionaries of the data source's columns, times as milliseconds since 1970, UTC.
+Rows are dictionaries of the data source's columns, with times in milliseconds since 1970, UTC.
 """
 
 import base64
@@ -22,11 +22,11 @@ _IN_PLACE: Final = frozenset(
         "physical_offset",
     )
 )
-"""Columns that have a place of their own in a line."""
+"""Columns with a fixed place in a line."""
 
 
 def text_line(row: dict[str, Any]) -> str:
-    """Time, place, tags and keys, body; of what is no record, where it is and why."""
+    """Return a line with time, place, tags, keys and body; of a bad range, its place and reason."""
     if bad := bad_range(row):
         return f"! {row.get('broker') or '?'} offset {bad['offset']}: {bad['reason']}"
     words = [moment(row["store_timestamp"])] if row.get("store_timestamp") is not None else []
@@ -46,13 +46,12 @@ def text_line(row: dict[str, Any]) -> str:
 
 
 def json_line(row: dict[str, Any]) -> str:
-    """All columns; bytes that are no UTF-8 text are in Base64, under NAME_base64."""
+    """Return all columns as JSON; bytes that are not UTF-8 are in Base64, as NAME_base64."""
     return json.dumps(_plain(row), ensure_ascii=False)
 
 
 def shown_body(body: bytes) -> str:
-    """A body's text if it is one, without line ends and not too long; else how many bytes it
-    has."""
+    """Return the text of a body, shortened and without line ends; if it is not UTF-8, its size."""
     text = _text(body)
     if text is None:
         return f"<{len(body)} bytes>"
@@ -61,13 +60,16 @@ def shown_body(body: bytes) -> str:
 
 
 def bad_range(row: dict[str, Any]) -> dict[str, Any] | None:
-    """Where and why, of a row that is no record. A record with a wrong checksum is one."""
+    """Return place and reason of a row that is not a record; None for a record.
+
+    A record with a wrong checksum is a record.
+    """
     bad = row.get("_corrupt")
     return bad if isinstance(bad, dict) and row.get("topic") is None else None
 
 
 def moment(time_ms: int) -> str:
-    """UTC, ISO 8601 with milliseconds."""
+    """Format a time: UTC, ISO 8601 with milliseconds."""
     text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
@@ -104,7 +106,7 @@ def _short(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """What a producer chose drives no terminal and makes no line."""
+    """Escape control characters: a producer's text must not control the terminal or end a line."""
     return "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in text
     )

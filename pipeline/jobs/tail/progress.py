@@ -1,27 +1,27 @@
-"""How much went by, of a tail into files: as Spark tells of its batches."""
+"""Totals of a tail into files, from Spark's progress reports."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 RECENT_MAX: Final = 200
-"""Batches that may be told of again."""
+"""Batches that Spark may report again."""
 COUNTED: Final = "tail"
-"""Name under which a batch's bad ranges are counted."""
+"""Name of the observation that counts a batch's bad ranges."""
 UNREADABLE: Final = "unreadable"
 
 
 class BatchTotals:
-    """Rows by batch, as Spark tells of the last hundred, also anew; of older ones sums are kept."""
+    """Rows by batch; Spark reports the last hundred batches again. Older ones are summed up."""
 
     def __init__(self) -> None:
         self.recent: dict[int, tuple[int, int]] = {}
-        """All rows, and those that are bad ranges."""
+        """All rows, and the bad ranges among them, by batch."""
         self._older = (0, 0, 0)
         self._last = -1
-        """The last batch that counts as older."""
+        """The last batch in the sums."""
 
     def note(self, progress: Sequence[Any]) -> None:
-        """What Spark tells: `StreamingQuery.recentProgress`."""
+        """Enter progress reports, from `StreamingQuery.recentProgress`."""
         new = (batch for batch in progress if batch.batchId > self._last)
         self.recent |= {batch.batchId: (batch.numInputRows, _unreadable(batch)) for batch in new}
         while len(self.recent) > RECENT_MAX:
@@ -30,7 +30,7 @@ class BatchTotals:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Messages of all batches, how many batches had any row, and bad ranges."""
+        """Messages of all batches, number of batches with rows, and bad ranges."""
         return self._with_older(self.recent.values())
 
     def _with_older(self, batches: Iterable[tuple[int, int]]) -> tuple[int, int, int]:
@@ -48,5 +48,5 @@ def _unreadable(batch: Any) -> int:
     counted = batch.observedMetrics.get(COUNTED)
     if not counted:
         return 0
-    # Over Connect PySpark 4.3 makes a row of the JSON's own fields, `values` and `schema`.
+    # Over Connect, PySpark 4.3 returns a row of the JSON's own fields, `values` and `schema`.
     return int(counted["values"][0] if "values" in counted else counted[UNREADABLE])
