@@ -187,7 +187,7 @@ def _age(row: dict[str, Any]) -> tuple[int, int]:
 
 
 def _source(job: Job, options: TailOptions) -> dict[str, str]:
-    """Return the options of the stream. Raises `WrongUsage`, `PipelineError` for an invalid store."""
+    """Return the options of the stream. Raises `WrongUsage`, `PipelineError`: an invalid store."""
     settings = job.settings
     source = settings.source_options()
     if options.start not in STARTS:
