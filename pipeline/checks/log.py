@@ -15,7 +15,7 @@ WRONG_BODY: Final = ("crc_mismatch", "bad_body")
 
 
 def whole_chain(records: "DataFrame") -> Check:
-    """V5: the log consists of records, each of which begins where the previous one ends.
+    """V5: the log consists of records, each beginning where the previous one ends.
 
     The reader reports other bytes itself. As an independent check at no cost, the sizes of a file's
     records have to add up to the range that they cover.

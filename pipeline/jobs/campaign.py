@@ -152,7 +152,7 @@ def _judge(
     report.counts |= {"seeds": len(first), **dict(verdicts.most_common())}
     failed = [row for row in first.values() if row["verdict"] not in GOOD]
     if failed:
-        _finding(job, "failed", "seeds that did not pass", failed)
+        _add_finding(job, "failed", "seeds that did not pass", failed)
     differing = [
         row
         for row in rows
@@ -160,7 +160,9 @@ def _judge(
     ]
     report.counts["run twice"] = sum(row["again"] for row in rows)
     if differing:
-        _finding(job, "not-repeatable", "seeds that took another way the second time", differing)
+        _add_finding(
+            job, "not-repeatable", "seeds that took another way the second time", differing
+        )
     _judge_checks(job, [*first.values()], scenario)
     missing = len(set(runs) - {(row["seed"], row["again"]) for row in rows})
     if missing:
@@ -193,7 +195,7 @@ def _judge_checks(job: Job, rows: list[dict[str, Any]], scenario: str) -> None:
     )
 
 
-def _finding(job: Job, name: str, title: str, rows: list[dict[str, Any]]) -> None:
+def _add_finding(job: Job, name: str, title: str, rows: list[dict[str, Any]]) -> None:
     job.report.exit_code = EXIT_FINDING
     examples = [
         {

@@ -95,7 +95,7 @@ def stats(job: Job, out: str) -> None:
         _read(job, place, stores, pieces)
     finally:
         _save(place, stores)
-    _tell(job, list(stores.values()))
+    _fill_report(job, list(stores.values()))
 
 
 @user_errors
@@ -169,7 +169,7 @@ def _save(place: Place, stores: dict[str, Store]) -> None:
         raise Unwritable(place.path, error) from error
 
 
-def _tell(job: Job, stores: Sequence[Store]) -> None:
+def _fill_report(job: Job, stores: Sequence[Store]) -> None:
     tables = [store.table for store in stores]
     whole = pyarrow.concat_tables([SCHEMA.empty_table(), *tables])
     read = sum(len(store.new) for store in stores)

@@ -92,7 +92,7 @@ def audit(job: Job, options: AuditOptions) -> None:
         hot=hot,
     )
     _write(out, result)
-    _tell(job, out, result)
+    _fill_report(job, out, result)
 
 
 def bucket_of(seconds: float) -> int:
@@ -247,7 +247,7 @@ def _write(out: Path, result: Audit) -> None:
         raise Unwritable(out, error) from error
 
 
-def _tell(job: Job, out: Path, result: Audit) -> None:
+def _fill_report(job: Job, out: Path, result: Audit) -> None:
     report, total = job.report, result.total
     report.counts |= {
         "messages": total["messages"],

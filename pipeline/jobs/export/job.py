@@ -15,7 +15,7 @@ from pathlib import Path
 from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
 from rocketbed.pipeline.jobs.export.manifest import Manifest, Part
-from rocketbed.pipeline.jobs.export.new import NewPart, of_logs, of_queues
+from rocketbed.pipeline.jobs.export.new import NewPart, new_log_parts, new_queue_parts
 from rocketbed.pipeline.jobs.export.place import Place
 from rocketbed.pipeline.jobs.export.writing import (
     Form,
@@ -76,14 +76,14 @@ def export(job: Job, options: ExportOptions) -> None:
     job.until_closed(place.locked())
     manifest = Manifest(place, export_settings)
     if settings.endpoints:
-        news = of_queues(job, manifest, options.topics)
+        news = new_queue_parts(job, manifest, options.topics)
     else:
-        news = of_logs(job, manifest, logs)
+        news = new_log_parts(job, manifest, logs)
     with closing(news):
         for new in news:
             _export(job, form, place, manifest, new, topics)
             parts.append(new.part)
-    _tell(job, parts, manifest)
+    _fill_report(job, parts, manifest)
 
 
 def _export(
@@ -104,7 +104,7 @@ def _export(
     manifest.end(part)
 
 
-def _tell(job: Job, parts: list[Part], manifest: Manifest) -> None:
+def _fill_report(job: Job, parts: list[Part], manifest: Manifest) -> None:
     report = job.report
     report.counts |= {
         "rows": sum(part.rows for part in parts),

@@ -26,7 +26,7 @@ class NewPart(NamedTuple):
 News = Generator[NewPart, None, None]
 
 
-def of_logs(job: Job, manifest: Manifest, logs: Sequence[BrokerLog]) -> News:
+def new_log_parts(job: Job, manifest: Manifest, logs: Sequence[BrokerLog]) -> News:
     """Yield the new parts of these logs; each has to be in the manifest before the next step.
 
     Raises `PipelineError`, `WrongUsage`.
@@ -50,7 +50,7 @@ def of_logs(job: Job, manifest: Manifest, logs: Sequence[BrokerLog]) -> News:
         yield _log_part(job, log, Part(name, log.broker, start, end, mark=mark_of(log, end)))
 
 
-def of_queues(job: Job, manifest: Manifest, topics: Sequence[str]) -> News:
+def new_queue_parts(job: Job, manifest: Manifest, topics: Sequence[str]) -> News:
     """Yield the new parts of a live cluster's queues. Raises `PipelineError`, `WrongUsage`."""
     common = job.settings.source_options() | job.settings.topic_options(topics)
     with live_log(job.settings, topics) as log:
@@ -166,8 +166,10 @@ def _exported(parts: Iterable[Part]) -> StreamOffset:
 
 
 def _resumed_offsets(job: Job, log: QueueLog, part: Part) -> tuple[StreamOffset, StreamOffset]:
-    """Where the queues of a part begin and end that was begun before, without those that are not
-    there now: they are exported once they are back. Raises `PipelineError`."""
+    """Return start and end of the queues of a pending part, without queues that are missing now.
+
+    These are exported once they are back. Raises `PipelineError`.
+    """
     begin, end = _offset(part, part.begin_at), _offset(part, part.end_at)
     state = log.look_until({name: mark.at for name, mark in end.marks.items()})
     for name, mark in end.marks.items():

@@ -27,7 +27,7 @@ FILES: Final = ("parquet", "orc", "json", "csv", "avro", "xml")
 PACKED: Final = ("parquet", "orc")
 """Formats that are compressed by default."""
 NEED_JARS: Final = {"delta": "io.delta:delta-spark", "iceberg": "org.apache.iceberg:iceberg-spark"}
-OF_JARS: Final = (
+JAR_ERRORS: Final = (
     "DATA_SOURCE_NOT_FOUND",
     "ClassNotFoundException",
     "NoClassDefFoundError",
@@ -40,10 +40,10 @@ DROPS: Final = "DROPMALFORMED"
 DATE: Final = "date"
 PART: Final = "part"
 RECORDS_PER_FILE: Final = 1_000_000
-LEFT_OUT: Final = ("_corrupt", "headers")
+EXCLUDED_COLUMNS: Final = ("_corrupt", "headers")
 BY: Final = ("string", "int", "bigint", "boolean")
 """Types of columns that may be part of a path."""
-NOT_IN: Final = {
+UNSUPPORTED_TYPES: Final = {
     "csv": ("binary", "array", "map", "struct"),
     "text": ("binary", "array", "map", "struct", "int", "bigint", "boolean", "timestamp"),
     "xml": ("binary", "array", "map", "struct", "string"),
@@ -89,7 +89,7 @@ class Form:
             f"{name} ({RECORDS[name].type})"
             for name in self.columns
             if name not in self.partition_by
-            and RECORDS[name].type.startswith(NOT_IN.get(self.format, ()))
+            and RECORDS[name].type.startswith(UNSUPPORTED_TYPES.get(self.format, ()))
         ]
         if unfit:
             raise WrongUsage(
@@ -139,7 +139,7 @@ def exported_columns(chosen: Sequence[str]) -> tuple[str, ...]:
         raise WrongUsage(f"unknown column {unknown[0]!r}; available columns: {', '.join(RECORDS)}")
     if len(set(names)) < len(names):
         raise WrongUsage(f"--columns {','.join(chosen)}: a column stands twice")
-    return names or tuple(name for name in RECORDS if name not in LEFT_OUT)
+    return names or tuple(name for name in RECORDS if name not in EXCLUDED_COLUMNS)
 
 
 def write_part(job: Job, form: Form, place: Place, new: NewPart, topics: Mapping[str, str]) -> None:
@@ -202,7 +202,7 @@ def _into_table(rows: "DataFrame", form: Form, part: Part, target: str) -> None:
         writer.save(target)
     except Exception as error:
         explained = explain(error)
-        is_of_jars = any(word in str(error) for word in OF_JARS)
+        is_of_jars = any(word in str(error) for word in JAR_ERRORS)
         if explained is None or not is_of_jars or form.format not in NEED_JARS:
             raise
         raise SparkFailed(

@@ -48,7 +48,7 @@ from rocketbed.pipeline.jobs.rebuild.keys import NotAscii, row_keys, tag_codes
 
 ROWS: Final = 16_384
 """Records of a frame: about a window."""
-HELD_MAX: Final = 1 << 17
+GATHERED_MAX: Final = 1 << 17
 """Units, or keys, that a task gathers before it writes them as runs."""
 DAMAGE_MAX: Final = 50
 """Damaged places of a split that are reported individually; all are counted."""
@@ -106,7 +106,7 @@ class SplitDispatch:
                         yield from self._damage(item.offset, item.end, item.reason)
                     else:
                         yield from self._frame(item)
-                    if max(self._unit_count, self._key_count) >= HELD_MAX:
+                    if max(self._unit_count, self._key_count) >= GATHERED_MAX:
                         yield from self._flush()
         yield from self._flush()
         summary = {"left_out": self._left_out, "damaged": self._damaged}

@@ -139,7 +139,7 @@ def rebuild(job: Job, options: RebuildOptions) -> None:
             with job.phase("putting them in place"):
                 files = named(staging, files)
                 put_in_place(staging, out)
-            _tell_files(job, files)
+            _report_files(job, files)
         shutil.rmtree(staging)
 
 
@@ -149,7 +149,7 @@ def _passes(
     """Read the log and write the files; None if it is damaged and nothing was written."""
     with job.phase("reading the log"):
         reports = _collected(runs.where(f"kind NOT IN ('{QUEUE}', '{BATCH}')"), runs_of)
-    _tell_log(job, reports, log)
+    _report_log(job, reports, log)
     if job.report.findings and not options.around_damage:
         job.report.notes.append(
             "the log is damaged, nothing was built: restore it from a replica, or skip the damage"
@@ -312,7 +312,7 @@ def _collected(frame: "DataFrame", read: Callable[[pyarrow.RecordBatch], list[An
     return [row for batch in frame.toArrow().to_batches() for row in read(batch)]
 
 
-def _tell_log(job: Job, reports: list[Run], log: BrokerLog) -> None:
+def _report_log(job: Job, reports: list[Run], log: BrokerLog) -> None:
     """Enter the records that were read in the report, and the damage as a finding."""
     splits = [run for run in reports if run.kind == SPLIT]
     rows = [json.loads(run.text) for run in splits]
@@ -333,10 +333,10 @@ def _tell_log(job: Job, reports: list[Run], log: BrokerLog) -> None:
             {"text": f"{run.at} to {run.at + run.items}: {run.text}"}
             for run in damage_runs[:EXAMPLES]
         ]
-        _find(job, "damage", "places of the log are no records", damaged, examples)
+        _add_finding(job, "damage", "places of the log are no records", damaged, examples)
 
 
-def _tell_files(job: Job, files: list[Written]) -> None:
+def _report_files(job: Job, files: list[Written]) -> None:
     """Enter the written files in the report, and the records without a place in their queue."""
     odd = [json.loads(file.odd) for file in files if file.odd]
     written = [file for file in files if file.path]
@@ -355,9 +355,11 @@ def _tell_files(job: Job, files: list[Written]) -> None:
     for name, title in ODD.items():
         if count := sum(row[name]["count"] for row in odd):
             texts = [text for row in odd for text in row[name]["first"]][:EXAMPLES]
-            _find(job, name, title, count, [{"text": text} for text in texts])
+            _add_finding(job, name, title, count, [{"text": text} for text in texts])
 
 
-def _find(job: Job, name: str, title: str, count: int, examples: list[dict[str, str]]) -> None:
+def _add_finding(
+    job: Job, name: str, title: str, count: int, examples: list[dict[str, str]]
+) -> None:
     job.report.findings.append({"id": name, "title": title, "count": count, "examples": examples})
     job.report.exit_code = EXIT_FINDING

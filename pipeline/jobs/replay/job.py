@@ -43,21 +43,21 @@ if TYPE_CHECKING:
 
     from rocketbed.wire.bodies import MessageQueue
 
-SURVEYED: Final = (
+MESSAGE_COLUMNS: Final = (
     "broker", "topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp",
     "body_length", "sys_flag", "crc_ok",
 )  # fmt: skip
-SHOWN: Final = (*SURVEYED, "_corrupt")
+SURVEY_COLUMNS: Final = (*MESSAGE_COLUMNS, "_corrupt")
 """Surveyed columns, and the one without which a read of topics or times skips bad ranges."""
-SENT: Final = (*SURVEYED, "flag", "properties", "body")
+SEND_COLUMNS: Final = (*MESSAGE_COLUMNS, "flag", "properties", "body")
 QUEUE: Final = ("broker", "topic", "queue_id")
 GOOD: Final = "good"
-PASSED_OVER: Final = {
+SKIPPED_KINDS: Final = {
     "system": "in topics of the cluster's own",
     "transaction": "prepared or rolled back",
 }
 """Kinds of rows that are not sent and need not be."""
-LEFT_OUT: Final = {
+UNSENDABLE_KINDS: Final = {
     "unreadable": "places of the log that cannot be read",
     "damaged_batches": "records that hold several messages and are damaged",
     "wrong_crc": "messages with a wrong checksum",
@@ -105,7 +105,7 @@ def replay(job: Job, options: ReplayOptions) -> None:
             live_topics(options.target)  # fails if it cannot be reached
     job.spark  # noqa: B018 (its start is a phase of its own)
     with job.phase("surveying the range"):
-        counts, queues = _survey(_records(job, sources, SHOWN))
+        counts, queues = _survey(_records(job, sources, SURVEY_COLUMNS))
     if not queues:
         raise PipelineError("no messages to replay in this range")
     with job.phase("preparing topics"):
@@ -114,9 +114,9 @@ def replay(job: Job, options: ReplayOptions) -> None:
     tasks = deal([queue.messages for queue in queues], _slots(job))
     pace = pace_of(options, queues, tasks)
     with job.phase("sending"):
-        records = _records(job, sources, SENT)
+        records = _records(job, sources, SEND_COLUMNS)
         results = _send(job, options, records, list(zip(queues, targets, tasks, strict=True)), pace)
-    _tell(job, counts, queues, targets, results)
+    _fill_report(job, counts, queues, targets, results)
 
 
 def deal(sizes: Sequence[int], count: int) -> list[int]:
@@ -326,7 +326,7 @@ def _slots(job: Job) -> int:
         return 1
 
 
-def _tell(
+def _fill_report(
     job: Job,
     counts: dict[str, int],
     queues: Sequence[SourceQueue],
@@ -360,11 +360,13 @@ def _tell(
                 "target": places.get(place),
             }
         )
-    for kind, title in PASSED_OVER.items():
+    for kind, title in SKIPPED_KINDS.items():
         if counts.get(kind):
             report.notes.append(f"{counts[kind]} messages {title} were skipped")
     missing = {"missing": surveyed - sent} if sent != surveyed else {}
-    titles = LEFT_OUT | {"missing": "messages that were there at first and gone when it was sent"}
+    titles = UNSENDABLE_KINDS | {
+        "missing": "messages that were there at first and gone when it was sent"
+    }
     for kind, count in (counts | missing).items():
         if kind in titles:
             report.exit_code = EXIT_FINDING

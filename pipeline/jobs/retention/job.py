@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 HOURS: Final = (24.0, 48.0, 72.0, 168.0)
-SHOWN: Final = 10
+TOPICS_MAX: Final = 10
 COLUMNS: Final = (
     "broker",
     "segment",
@@ -76,7 +76,7 @@ def retention(job: Job, options: RetentionOptions) -> None:
         with job.phase("last messages of keys"):
             records = _records(job, logs, (*COLUMNS, "keys"), inner="keep")
             tables["keys"] = _keys(records, tables["topics"])
-    _tell(job, cells, segments, now_ms)
+    _fill_report(job, cells, segments, now_ms)
     if job.settings.out is not None:
         write_tables(job.settings.out, tables)
 
@@ -129,12 +129,12 @@ def retention_text(tables: Mapping[str, Sequence[Row]]) -> str:
     shares = {row["topic"]: row["compactable_share"] for row in tables.get("keys", ())}
     lines += ["", f"  {'topic':<32} {'messages':>12} {'size':>10}  compactable"]
     topics = tables.get("topics", ())
-    for row in topics[:SHOWN]:
+    for row in topics[:TOPICS_MAX]:
         share = f"{100 * shares[row['topic']]:.1f} %" if row["topic"] in shares else "-"
         size = _bytes(row["bytes"])
         lines.append(f"  {row['topic']:<32.32} {row['messages']:>12,} {size:>10} {share:>12}")
-    if len(topics) > SHOWN:
-        lines.append(f"  and {len(topics) - SHOWN} topics more")
+    if len(topics) > TOPICS_MAX:
+        lines.append(f"  and {len(topics) - TOPICS_MAX} topics more")
     return "\n".join(lines)
 
 
@@ -263,7 +263,9 @@ def _segment_row(segment: SegmentUse) -> Row:
     }
 
 
-def _tell(job: Job, cells: Sequence[Row], segments: Sequence[SegmentUse], now_ms: int) -> None:
+def _fill_report(
+    job: Job, cells: Sequence[Row], segments: Sequence[SegmentUse], now_ms: int
+) -> None:
     total = next((cell for cell in cells if cell["by"] == "all"), {})
     job.report.counts |= {
         "messages": total.get("messages", 0),

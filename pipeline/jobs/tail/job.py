@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 STARTS: Final = ("earliest", "latest")
-SHOWN: Final = (
+DEFAULT_COLUMNS: Final = (
     "broker", "topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "tags",
     "keys", "body", "_corrupt",
 )  # fmt: skip
 """Default columns of a line."""
-TOLD_BY: Final = ("topic", "_corrupt")
+BAD_RANGE_COLUMNS: Final = ("topic", "_corrupt")
 """Columns that identify bad ranges. They are always read: a read of topics would skip bad ranges
 without them."""
 ROWS_MAX: Final = 5000
@@ -78,7 +78,7 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
     source = _source(job, options)
     out = job.settings.out
     form = json_line if options.as_json else text_line
-    lines = _Lines(form, write, exported_columns(job.settings.columns or SHOWN))
+    lines = _Lines(form, write, exported_columns(job.settings.columns or DEFAULT_COLUMNS))
     job.spark  # noqa: B018 (its start is a phase of its own)
     # A spinner would disturb the lines.
     with job.report.phase("following") if out is None else job.phase("following"):
@@ -97,7 +97,7 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
             totals.note(query.recentProgress)
             # The query may end before Spark reports a batch whose lines are written.
             counts = lines.counts if out is None else totals.counts
-            _tell(job, *counts)
+            _fill_report(job, *counts)
     if ending.is_asked and options.once:
         raise KeyboardInterrupt
     if job.settings.endpoints:
@@ -106,7 +106,7 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
         job.report.notes.append("ended by Ctrl-C")
 
 
-def _tell(job: Job, messages: int, batches: int, unreadable: int) -> None:
+def _fill_report(job: Job, messages: int, batches: int, unreadable: int) -> None:
     report = job.report
     report.counts |= {"messages": messages, "batches": batches}
     if unreadable:
@@ -187,7 +187,7 @@ def _age(row: dict[str, Any]) -> tuple[int, int]:
 
 
 def _source(job: Job, options: TailOptions) -> dict[str, str]:
-    """Return the options of the stream. Raises `WrongUsage`, `PipelineError`: an invalid store."""
+    """Return the stream's options. Raises `WrongUsage`, `PipelineError` for an invalid store."""
     settings = job.settings
     source = settings.source_options()
     if options.start not in STARTS:
@@ -233,7 +233,11 @@ def _into_lines(
 ) -> "StreamingQuery":
     from pyspark.sql import functions as f
 
-    columns = tuple(dict.fromkeys((*exported_columns(job.settings.columns or SHOWN), *TOLD_BY)))
+    columns = tuple(
+        dict.fromkeys(
+            (*exported_columns(job.settings.columns or DEFAULT_COLUMNS), *BAD_RANGE_COLUMNS)
+        )
+    )
     rows = _stream(job, source, columns).select(
         *(
             # Python would convert a timestamp to its own time zone.
@@ -266,7 +270,7 @@ def _into_files(
         )
     check_shared(job, out)
     bad = f.col("topic").isNull()
-    rows = _stream(job, source, tuple(dict.fromkeys((*columns, *TOLD_BY))))
+    rows = _stream(job, source, tuple(dict.fromkeys((*columns, *BAD_RANGE_COLUMNS))))
     rows = rows.observe(COUNTED, f.count_if(bad).alias(UNREADABLE))
     if "_corrupt" not in columns:
         rows = rows.where(~bad)  # it would become a row of nulls

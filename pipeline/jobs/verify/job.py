@@ -141,7 +141,7 @@ def verify(job: Job, options: VerifyOptions) -> None:
         raise WrongUsage("a history of the testbed and other histories cannot be checked together")
     work = Work(job, options, required, truth, live, by_value=by_value)
     with configured(job.spark, UNPACKED):
-        tell(job, work.answers(names))
+        fill_report(job, work.answers(names))
 
 
 class Work:
@@ -396,7 +396,7 @@ def choose_truth(brokers: Sequence[BrokerLog], leaders: dict[str, str]) -> Truth
     return Truth(tuple(brokers), chosen)
 
 
-def tell(job: Job, answers: list[Answer]) -> None:
+def fill_report(job: Job, answers: list[Answer]) -> None:
     """Enter the answers in the report, and the exit code."""
     report = job.report
     report.checks = [result.as_row() for result in answers]

@@ -52,7 +52,7 @@ class LiveQueues:
     source: dict[str, str]
     """Options of a read."""
     firm: tuple[str, ...]
-    """Brokers of which at least `copies` members answered."""
+    """Brokers with at least `copies` members that answered."""
     shortened: tuple[str, ...]
     """Brokers whose queues lost their beginning to retention."""
 

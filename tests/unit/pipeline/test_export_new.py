@@ -13,7 +13,7 @@ from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage, run_job
 from rocketbed.pipeline.jobs.export import new as module
 from rocketbed.pipeline.jobs.export.manifest import Manifest, Part
-from rocketbed.pipeline.jobs.export.new import of_logs, of_queues
+from rocketbed.pipeline.jobs.export.new import new_log_parts, new_queue_parts
 from rocketbed.pipeline.jobs.export.place import Place
 from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs
 from rocketbed.pipeline.options import Options
@@ -75,7 +75,7 @@ def run(out: Path, log: QueueLog, monkeypatch: pytest.MonkeyPatch) -> tuple[Job,
     job = Job("export", JobSettings(endpoints="h:1"))
     found = []
     manifest = opened(out)
-    for new in of_queues(job, manifest, ()):
+    for new in new_queue_parts(job, manifest, ()):
         manifest.begin(new.part)
         manifest.end(new.part)
         found.append(new.part)
@@ -158,7 +158,7 @@ def test_what_was_deleted_before_a_part_of_a_log_is_written_again_is_told(tmp_pa
     manifest = Manifest(Place.of(str(tmp_path), ()), {"source": "logs"})
     manifest.begin(Part("part=b-0-100", "b", 0, 100))
     written = []
-    for new in of_logs(job, manifest, [log]):
+    for new in new_log_parts(job, manifest, [log]):
         manifest.end(new.part)
         written.append(new.part.name)
     assert written == ["part=b-0-100"]
@@ -176,7 +176,7 @@ def test_a_log_that_goes_by_another_name_now_is_not_exported_once_more(tmp_path:
         job = Job("export", JobSettings(stores=stores))
         manifest = Manifest(Place.of(str(out), ()), {"source": "logs"})
         found = []
-        for new in of_logs(job, manifest, broker_logs(job.settings)):
+        for new in new_log_parts(job, manifest, broker_logs(job.settings)):
             manifest.begin(new.part)
             manifest.end(new.part)
             found.append(new.part.broker)

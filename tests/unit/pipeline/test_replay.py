@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.replay.job import (
-    SHOWN,
+    SURVEY_COLUMNS,
     ReplayOptions,
     deal,
     merged_places,
@@ -152,7 +152,7 @@ def test_the_survey_shows_what_may_be_of_the_topic_or_the_time(
     """A message was left out and the replay good."""
     log = Log(tmp_path / "store").append(stored(9))
     log.write(log.offsets[3], bytes(8))
-    found = rows(log.root, SHOWN, **asked)
+    found = rows(log.root, SURVEY_COLUMNS, **asked)
     assert [row["physical_offset"] for row in found if not row["topic"]] == [log.offsets[3]]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.tail.job import SHOWN, TailOptions, _Lines, tail
+from rocketbed.pipeline.jobs.tail.job import DEFAULT_COLUMNS, TailOptions, _Lines, tail
 from rocketbed.pipeline.jobs.tail.lines import BODY_MAX, json_line, shown_body, text_line
 from rocketbed.pipeline.jobs.tail.progress import BatchTotals
 
@@ -107,7 +107,7 @@ def test_a_directory_that_is_no_store_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_bad_range_is_a_line_and_no_message() -> None:
     """It was counted as one, and without the column `_corrupt` its line was empty."""
     found = [SimpleNamespace(asDict=lambda recursive, row=row: row) for row in (ROW, TORN)]
-    for columns in (SHOWN, ("queue_offset", "body")):
+    for columns in (DEFAULT_COLUMNS, ("queue_offset", "body")):
         written: list[str] = []
         lines = _Lines(text_line, written.append, columns)
         lines.take(SimpleNamespace(collect=lambda: found), 0)  # type: ignore[arg-type]
