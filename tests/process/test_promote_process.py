@@ -239,6 +239,7 @@ async def lose_end(cluster: LocalCluster, kept: Path, first: int, end: int) -> i
     return before
 
 
+@pytest.mark.slow
 async def test_a_slave_of_another_history_is_not_promoted_without_a_word(tmp_path: Path) -> None:
     """The master lost its end, and has taken messages since, though not as many."""
     cluster = LocalCluster.create(tmp_path / "c", slaves=1, sync=False)

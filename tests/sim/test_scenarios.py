@@ -8,7 +8,14 @@ from tests.support.sim.plans import ELECTED, SWARM, failed
 NAMES = [name for name in scenario_names() if name not in (SWARM, ELECTED)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+LONG = {"rolling-handover", "takeover", "register-loss", "rebalance", "power-lone", "failover"}
+"""Scenarios whose short form takes ten seconds or more."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in NAMES],
+)
 def test_a_shipped_scenario_passes(name: str) -> None:
     assert failed([load_scenario(name).plan(0, quick=True)]) == []
 

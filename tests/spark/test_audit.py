@@ -86,6 +86,7 @@ def test_a_store_time_that_cannot_be(spark: SparkSession, tmp_path: Path, good: 
     assert [row["messages"] for row in table(tmp_path / "out" / "rates.csv")] == ["1"] * good
 
 
+@pytest.mark.slow
 def test_damage_that_may_be_of_the_topic_is_a_finding(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([Message(topic="AB"[n % 2]) for n in range(6)])
     log.write(log.offsets[2], bytes(8))
