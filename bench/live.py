@@ -52,7 +52,7 @@ body = [64, 200]
 [load.consumer]
 count = 1
 mode = "pull"
-[calm]
+[recovery]
 at = "10s"
 drain = "2s"
 """

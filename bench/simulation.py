@@ -70,8 +70,8 @@ def processes() -> Iterator[Row]:
         shape=Shape(brokers=3, nameservers=1),
         producers=Producers(count=1, rate=5.0),
         consumers=Consumers(count=0),
-        storm_s=0.2,
-        calm_s=0.2,
+        faults_s=0.2,
+        recovery_s=0.2,
     )
     times = []
     for _ in range(3):

@@ -246,7 +246,7 @@ def scenario_keys() -> Iterator[str]:
         ("[load.consumer]", plan.Consumers, table.CONSUMER),
         ("[load.listener]", plan.Listeners, table.LISTENER),
         ("[weather]", plan.Weather, table.WEATHER),
-        ("[calm]", plan.Plan, table.CALM),
+        ("[recovery]", plan.Plan, table.RECOVERY),
         ("[expect]", Expectation, table.EXPECT),
     )
     for name, cls, keys in parts:

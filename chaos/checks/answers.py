@@ -171,8 +171,8 @@ class _Group:
     def _written_off_ns(self, since_ns: int) -> int:
         """Return the time from which a node that ended is no longer waited for; never without a
         recovery phase."""
-        calm_ns = self.case.evidence.record.calm_ns
-        return max(since_ns + HALF_OPEN_NS, calm_ns + BACK_NS) if calm_ns else ENDLESS
+        recovery_ns = self.case.evidence.record.recovery_ns
+        return max(since_ns + HALF_OPEN_NS, recovery_ns + BACK_NS) if recovery_ns else ENDLESS
 
     def _hindrances(self, clients: str) -> Iterator[Excuse]:
         """Yield what may have kept answers from clients: steps, and nodes that were down."""

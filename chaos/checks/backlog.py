@@ -35,13 +35,13 @@ def settled_ns(case: Case) -> int:
     """
     evidence = case.evidence
     record, facts = evidence.record, evidence.record.facts
-    if not record.calm_ns:
-        raise NotApplicable("the run had no calm phase")
+    if not record.recovery_ns:
+        raise NotApplicable("the run had no recovery phase")
     is_quick = facts.get("link_ns", 0) + facts.get("disk_ns", 0) <= QUICK_NS
     is_still = not any(event.kind.startswith("topic_") for event in evidence.events(Function.NODE))
     is_still = is_still and not record.facts.get("late_topics")
     is_free = is_quick and is_still and not faults(evidence)
-    return 0 if is_free else record.calm_ns + HALF_OPEN_NS
+    return 0 if is_free else record.recovery_ns + HALF_OPEN_NS
 
 
 def trips_ns(evidence: Evidence) -> int:
@@ -129,7 +129,7 @@ def follower_skip(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A32 late delivery", "deliveries in calm")
+@check("A32 late delivery", "deliveries in recovery")
 def late_deliveries(case: Case, findings: Findings) -> int:
     """A32: a message acknowledged late in the recovery phase reaches each reader soon.
 

@@ -26,9 +26,11 @@ def late_copies(case: Case, findings: Findings) -> int:
     on it.
     """
     evidence, record = case.evidence, case.evidence.record
-    if record.backend != "sim" or evidence.foreign or not record.calm_ns:
-        raise NotApplicable("how long a copy takes is a machine's, or the run had no calm phase")
-    calm_ns = record.calm_ns + HALF_OPEN_NS
+    if record.backend != "sim" or evidence.foreign or not record.recovery_ns:
+        raise NotApplicable(
+            "how long a copy takes is a machine's, or the run had no recovery phase"
+        )
+    recovery_ns = record.recovery_ns + HALF_OPEN_NS
     starts = evidence.events(Function.NODE, "start", "recovered", "cut")
     end_ns = record.stop_ns or record.end_ns
     all_times: list[int] = []
@@ -38,7 +40,7 @@ def late_copies(case: Case, findings: Findings) -> int:
             if node == master:
                 continue
             changed_ns = [event.time_ns for event in starts if event.node in (node, master)]
-            begin_ns = max([calm_ns, *changed_ns])
+            begin_ns = max([recovery_ns, *changed_ns])
             times = _copy_times(lineage.ends[master], lineage.ends[node], begin_ns, end_ns)
             all_times += times
             usual_ns = sorted(times)[len(times) // 2] if len(times) >= MANY_WRITES else 0
@@ -50,7 +52,7 @@ def late_copies(case: Case, findings: Findings) -> int:
                     distance=usual_ns,
                 )
     if not all_times:
-        raise NotApplicable("no master with a slave wrote anything in the calm")
+        raise NotApplicable("no master with a slave wrote anything in the recovery phase")
     findings.figures = spread("copied", all_times)
     return len(all_times)
 

@@ -35,9 +35,9 @@ def retries(case: Case, findings: Findings) -> int:
         refused = [call for call in message.calls if call.outcome == Outcome.FAIL]
         is_ordered = message.group in case.evidence.record.ordered_listeners
         # An ordered member retries until the message is put back, which a fault may prevent.
-        calm_ns = case.evidence.record.calm_ns + HALF_OPEN_NS
-        is_calm = message.send.invoked_ns > calm_ns > HALF_OPEN_NS
-        if most >= tries and (is_calm or not is_ordered):
+        recovery_ns = case.evidence.record.recovery_ns + HALF_OPEN_NS
+        is_in_recovery = message.send.invoked_ns > recovery_ns > HALF_OPEN_NS
+        if most >= tries and (is_in_recovery or not is_ordered):
             text = f"{message.name} came to group {message.group} for the {most + 1}th time,"
             text += " and is to come"
             excuse = _not_put_back(case, message.calls, most) if is_ordered else None

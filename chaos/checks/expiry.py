@@ -64,7 +64,7 @@ def _add_old_segments(case: Case, findings: Findings, reserved_ns: int) -> bool:
     changes = evidence.events(Function.NODE, "start", "exit")
     every_ns = max(ROUND_NS, record.facts.get("retention_round_ns", 0))
     syncs_ns: dict[str, int] = record.facts.get("disks_ns", {})
-    is_judged = record.calm_ns and record.facts.get("retention_round_ns")
+    is_judged = record.recovery_ns and record.facts.get("retention_round_ns")
     is_judged = is_judged and not evidence.events(Function.NEMESIS, "clock")
     for log in evidence.nodes:
         end = log.log_min + log.directory.sizes.segment
@@ -81,7 +81,7 @@ def _add_old_segments(case: Case, findings: Findings, reserved_ns: int) -> bool:
         ][-1:]
         is_up = not any(event.kind == "exit" for event in last_changes)
         since_ns = max(
-            *(record.calm_ns, old_ns, min(later_sends, default=stop_ns) + reserved_ns),
+            *(record.recovery_ns, old_ns, min(later_sends, default=stop_ns) + reserved_ns),
             *(event.time_ns for event in last_changes),
         )
         files = (log.log_end - log.log_min) // log.directory.sizes.segment

@@ -56,7 +56,7 @@ def turns(case: Case, findings: Findings) -> int:
     acknowledged = sorted(map(int, evidence.acknowledged.column("returned_ns")))
     elections = _elections(evidence)
     gaps: list[float] = []
-    ends = [*(time_ns for time_ns, _ in changes[1:]), evidence.record.calm_ns]
+    ends = [*(time_ns for time_ns, _ in changes[1:]), evidence.record.recovery_ns]
     for (time_ns, event), next_ns in zip(changes, ends, strict=True):
         end_ns = min(time_ns + TURN_NS, next_ns)
         step, former = step_of(event), targets_of(event)[0]

@@ -137,11 +137,11 @@ def late_in_order(case: Case, findings: Findings) -> int:
     for call in calls:
         queue, key = (call.operation, call.node, call.queue), (call.operation, call.value)
         since_ns = max(ended.get(queue, 0), due_times.get(call.value, call.invoked_ns))
-        is_calm = all(
+        is_free = all(
             fault.end_ns + FREE_NS < since_ns or fault.begin_ns > call.invoked_ns
             for fault in fault_spans
         )
-        if key not in finished and is_calm and call.value in due_times:
+        if key not in finished and is_free and call.value in due_times:
             delays.append(max(call.invoked_ns - since_ns, 0))
             if delays[-1] > limit_ns and evidence.record.backend == "sim":
                 findings.add(

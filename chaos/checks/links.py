@@ -163,15 +163,15 @@ def catch_up(case: Case, findings: Findings) -> int:
     """
     evidence, losses = case.evidence, case.losses
     fault_spans = faults(evidence)
-    begin = evidence.record.calm_ns + HALF_OPEN_NS
+    begin = evidence.record.recovery_ns + HALF_OPEN_NS
     end = evidence.record.stop_ns or evidence.record.end_ns
     samples = [
         event
         for event in evidence.events(Function.NODE, "sample", "start", "exit", "cut")
         if begin <= event.time_ns <= end
     ]
-    if not evidence.record.calm_ns or all(event.kind != "sample" for event in samples):
-        raise NotApplicable("no samples of a calm phase longer than the time-outs")
+    if not evidence.record.recovery_ns or all(event.kind != "sample" for event in samples):
+        raise NotApplicable("no samples of a recovery phase longer than the time-outs")
     masters: dict[int, int] = {}
     lagging: dict[str, _Progress] = {}
     cut_at: dict[str, object] = {}

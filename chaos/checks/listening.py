@@ -116,7 +116,7 @@ def early_calls(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A27w late delay", "first calls in calm")
+@check("A27w late delay", "first calls in recovery")
 def late_calls(case: Case, findings: Findings) -> int:
     """A27w: a message that is due late in the recovery phase reaches its function soon, and again
     soon after the delay of a refusal.

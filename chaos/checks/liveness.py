@@ -73,8 +73,8 @@ def _liveness(case: Case) -> list[CheckResult]:
         ]
         findings = _emptied(case) if stall_kind == "replicas-equal" else Findings()
         texts += [example.text for example in findings.anomalies if isinstance(example, Example)]
-        if not texts and not record.calm_ns:
-            reason = "the run had no calm phase"
+        if not texts and not record.recovery_ns:
+            reason = "the run had no recovery phase"
             results.append(not_applicable(title, "waits", reason, severity=Severity.LIVENESS))
         else:
             grade, allowed = Severity.LIVENESS, findings.allowed
@@ -123,7 +123,7 @@ def _is_hit(evidence: Evidence, node: str) -> bool:
 liveness = Check(tuple(title for title, _ in LIVENESS), _liveness, needs_history=False)
 
 
-@check("L7 sends succeed in calm", "sends", severity=Severity.LIVENESS)
+@check("L7 sends succeed in recovery", "sends", severity=Severity.LIVENESS)
 def producers_succeed(case: Case, findings: Findings) -> int:
     """L7: at least 99 % of the sends in the last third of the recovery phase are acknowledged, and
     as many of those that requested no answer are stored.
@@ -133,12 +133,12 @@ def producers_succeed(case: Case, findings: Findings) -> int:
     that had no time for another attempt is not judged, and from those without an answer as many may
     be missing as nodes counted refusals that no client received.
     """
-    evidence, calm_ns = case.evidence, case.evidence.record.calm_ns
+    evidence, recovery_ns = case.evidence, case.evidence.record.recovery_ns
     attempts = _attempts(evidence)
     last = max((attempt.begun_ns for attempt in attempts), default=0)
-    if not calm_ns or last < calm_ns:
-        raise NotApplicable("the run had no calm phase, or nothing was sent in it")
-    begin = calm_ns + (last - calm_ns) * 2 // 3
+    if not recovery_ns or last < recovery_ns:
+        raise NotApplicable("the run had no recovery phase, or nothing was sent in it")
+    begin = recovery_ns + (last - recovery_ns) * 2 // 3
     reserved_ns = evidence.record.reserved_ns
     kept_since_ns = (
         begin if reserved_ns is None else max(begin, evidence.record.end_ns - reserved_ns)
@@ -176,8 +176,8 @@ def producers_succeed(case: Case, findings: Findings) -> int:
     return judged_count + len(late)
 
 
-@check("L10 answers in calm", "requests", severity=Severity.LIVENESS)
-def answered_in_calm(case: Case, findings: Findings) -> int:
+@check("L10 answers in recovery", "requests", severity=Severity.LIVENESS)
+def answered_in_recovery(case: Case, findings: Findings) -> int:
     """L10: from 25 s after the faults at least 99 % of each kind of request are answered, and in
     the last third of that time as many of the sends to listeners are acknowledged.
 
@@ -187,13 +187,13 @@ def answered_in_calm(case: Case, findings: Findings) -> int:
     evidence, record = case.evidence, case.evidence.record
     if record.backend != "sim":
         raise NotApplicable("how long an answer takes is a machine's, which may be busy")
-    if not record.calm_ns:
-        raise NotApplicable("the run had no calm phase")
-    begin, examined = record.calm_ns + HALF_OPEN_NS, 0
+    if not record.recovery_ns:
+        raise NotApplicable("the run had no recovery phase")
+    begin, examined = record.recovery_ns + HALF_OPEN_NS, 0
     may_be_busy = bool(record.facts.get("burst"))
     ends_ns = max((row.invoked_ns for row in evidence.rows((Function.TELL,)).each()), default=0)
     # As in L7: the first thirds may be needed for the recovery.
-    tell_since_ns = max(begin, record.calm_ns + (ends_ns - record.calm_ns) * 2 // 3)
+    tell_since_ns = max(begin, record.recovery_ns + (ends_ns - record.recovery_ns) * 2 // 3)
     for function in (*REQUESTS, Function.SEND, Function.TELL):
         requests = evidence.rows((function,))
         since_ns = tell_since_ns if function is Function.TELL else begin

@@ -21,7 +21,7 @@ _ENDLESS_NS = 1 << 62
 @check(
     "A17 query mismatch",
     "queries",
-    also=("A17w query misses in storm", Severity.WARNING),
+    also=("A17w query misses in the fault phase", Severity.WARNING),
     final=True,
 )
 def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
@@ -65,10 +65,12 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
         elif 0 <= sent_ns <= row.invoked_ns - INDEX_LAG_NS and not evidence.deleted(queue.topic):
             example.text = f"the query for value {row.value}, which is at {at}, did not find it"
             example.distance = row.invoked_ns - sent_ns
-            calm = evidence.record.calm_ns
-            is_calm = row.process == FINAL_READER or (calm > 0 and row.invoked_ns >= calm)
+            recovery_ns = evidence.record.recovery_ns
+            is_in_recovery = row.process == FINAL_READER or (
+                recovery_ns > 0 and row.invoked_ns >= recovery_ns
+            )
             master = case.losses.lineages[queue.group].era(row.invoked_ns).master
-            (wrong if is_calm else missed).add(
+            (wrong if is_in_recovery else missed).add(
                 example, excuse=evidence.disks.misses_keys(master, row.invoked_ns)
             )
     return len(queries)

@@ -134,7 +134,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     liveness.crashes,
     liveness.liveness,
     liveness.producers_succeed,
-    liveness.answered_in_calm,
+    liveness.answered_in_recovery,
     answers.unanswered_sends,
     service.recovery_time,
     service.progress,

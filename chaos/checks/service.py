@@ -89,9 +89,9 @@ def progress(case: Case, findings: Findings) -> int:
     count, seconds = record.expect.progress
     begin_ns = int(record.facts.get("zero_ns", 0))
     span_ns = round(seconds * SECOND_NS)
-    last_ns = record.calm_ns - span_ns
+    last_ns = record.recovery_ns - span_ns
     if last_ns < begin_ns:
-        raise NotApplicable(f"the storm was shorter than {seconds:g} s")
+        raise NotApplicable(f"the fault phase was shorter than {seconds:g} s")
     acknowledged = sorted(map(int, case.evidence.acknowledged.column("returned_ns")))
     starts = [begin_ns, *(time_ns for time_ns in acknowledged if begin_ns <= time_ns <= last_ns)]
     fewest: int | None = None

@@ -19,8 +19,8 @@ from rocketbed.node.release import ReleaseQueue
 
 FINDING: Final = "A1"
 STEPS: Final = 10
-STORM_S: Final = 10.0
-CALM_S: Final = 4.0
+FAULTS_S: Final = 10.0
+RECOVERY_S: Final = 4.0
 SEEDS_MAX: Final = 40
 SHRINK_RUNS: Final = 40
 SHRINK_S: Final = 15.0
@@ -87,7 +87,7 @@ def _search(options: Options, say: Say, *, seed: int, jobs: int) -> Outcome | No
 
 def _plan(seed: int) -> Plan:
     random = Random(f"show {seed}")
-    moments = sorted(random.uniform(0.5, STORM_S - 1) for _ in range(STEPS))
+    moments = sorted(random.uniform(0.5, FAULTS_S - 1) for _ in range(STEPS))
     shape = Shape(brokers=1, nameservers=1, flush="sync", repl="async", min_isr=1, segment=64 * KIB)
     noise = [
         f"at {at:.3f}s {random.choice(NOISE).format(time=f'{random.uniform(0.1, 0.6):.3f}s')}"
@@ -101,6 +101,6 @@ def _plan(seed: int) -> Plan:
         consumers=Consumers(count=1, mode="pull"),
         weather=Weather(disk_ms={"b1": 20.0}),
         steps=tuple(map(parse_step, noise)),
-        storm_s=STORM_S,
-        calm_s=CALM_S,
+        faults_s=FAULTS_S,
+        recovery_s=RECOVERY_S,
     )

@@ -29,7 +29,7 @@ from rocketbed.chaos.run.conductor import OCCASIONS
 
 SECONDS: Final = 10.0
 SECONDS_MIN: Final = 6.0
-CALM_S: Final = 3.0
+RECOVERY_S: Final = 3.0
 RUN: Final = "run"
 """Folder of the run below the report's."""
 Flush = Literal["sync", "async"]
@@ -99,8 +99,8 @@ def demo_plan(
         ),
         consumers=Consumers(count=2),
         steps=tuple(map(parse_step, steps)),
-        storm_s=options.seconds,
-        calm_s=CALM_S,
+        faults_s=options.seconds,
+        recovery_s=RECOVERY_S,
     )
 
 

@@ -152,7 +152,7 @@ class RunRecord:
     """Topics with other writers too, whose bodies are in no row."""
     topics: dict[str, int] = field(default_factory=dict)
     """Topics that were created before the load began -> their queues."""
-    calm_ns: int = 0
+    recovery_ns: int = 0
     """Time at which the last fault was over."""
     stop_ns: int = 0
     """Time at which the stop of the nodes began, one after the other; 0 if unknown."""

@@ -24,7 +24,7 @@ LOOK_S: Final = 0.1
 ASK_S: Final = 0.2
 """Interval of queries to a node while a browser is connected."""
 POINT_S: Final = 0.5
-LOADED: Final = ("storm", "calm")
+LOADED: Final = ("faults", "recovery")
 """Phases in which all producers send."""
 
 
@@ -111,11 +111,11 @@ class RunAttendant:
             raise answer
         return answer
 
-    def end_storm(self) -> bool:
+    def end_faults(self) -> bool:
         """End the fault phase; False if it is not running."""
-        if self._conductor is None or self._conductor.phase != "storm":
+        if self._conductor is None or self._conductor.phase != "faults":
             return False
-        self._conductor.end_storm()
+        self._conductor.end_faults()
         return True
 
     def session(self) -> Plan:

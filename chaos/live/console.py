@@ -46,7 +46,7 @@ class Console:
     def reasons(self, name: str) -> dict[str, str]:
         """Return why each of a machine's buttons cannot be pressed now; empty if it can."""
         conductor = self._conductor
-        if conductor.phase != "storm":
+        if conductor.phase != "faults":
             is_setup = conductor.phase == "set up"
             text = "the cluster is being set up" if is_setup else "the fault phase is over"
             return dict.fromkeys(ACTIONS, text)
@@ -83,10 +83,10 @@ class Console:
     async def press(self, action: str, name: str) -> str:
         """Press a button and return what was done. Raises `Refused`, `HostError`."""
         if action == END:
-            if self._conductor.phase != "storm":
-                is_over = self._conductor.storm_s
+            if self._conductor.phase != "faults":
+                is_over = self._conductor.faults_s
                 raise Refused("the fault phase is over" if is_over else "it has not begun")
-            self._conductor.end_storm()
+            self._conductor.end_faults()
             return "fault phase ended: everything is healed, read back and checked"
         if action == HEAL_ALL:
             return await self._heal_all()
@@ -136,7 +136,7 @@ class Console:
         raise Refused(f"promote {name}: {reason}")
 
     async def _heal_all(self) -> str:
-        if self._conductor.phase != "storm":
+        if self._conductor.phase != "faults":
             raise Refused("the fault phase is over")
         schedule = self._conductor.schedule
         faults = [held for held in schedule.held if held.step.verb in ENDED_BY["heal"]]
@@ -182,5 +182,5 @@ def session_plan(plan: Plan, conductor: Conductor) -> Plan:
     """Return the plan that repeats a run, manual steps included, at the same times."""
     steps = [step.to_the_millisecond() for step in conductor.schedule.done]
     steps.sort(key=lambda step: step.at_s)
-    storm_s = math.ceil(1000 * conductor.storm_s) / 1000
-    return replace(plan, steps=tuple(steps), storm_s=storm_s or plan.storm_s)
+    faults_s = math.ceil(1000 * conductor.faults_s) / 1000
+    return replace(plan, steps=tuple(steps), faults_s=faults_s or plan.faults_s)

@@ -18,7 +18,7 @@ from rocketbed.host.files import write_whole
 FILE: Final = "watch.toml"
 AFTER_S: Final = 10.0
 """Length of the fault phase after the last step."""
-CALM_S: Final = 20.0
+RECOVERY_S: Final = 20.0
 
 
 class Notebook:
@@ -64,8 +64,8 @@ class Notebook:
             seed=0,
             shape=self._shape,
             steps=tuple(self.steps),
-            storm_s=round(max(ends, default=0.0) + AFTER_S, 3),
-            calm_s=CALM_S,
+            faults_s=round(max(ends, default=0.0) + AFTER_S, 3),
+            recovery_s=RECOVERY_S,
         )
 
     def save(self, directory: Path) -> Path:

@@ -191,6 +191,6 @@ async def _signals(
             is_over = session.outcome.judgement is not None or session.outcome.error
             if number == signal.SIGINT and is_over:
                 session.looking.cancel()
-            elif number in ABORT or not attendant.end_storm():
+            elif number in ABORT or not attendant.end_faults():
                 session.interrupted = True
                 scope.cancel()

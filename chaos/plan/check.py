@@ -74,7 +74,7 @@ def _check_broken(plan: Plan) -> None:
     else:
         reason = ""
     if reason:
-        raise ScenarioError(f"calm.broken: {plan.broken!r}: {reason}")
+        raise ScenarioError(f"recovery.broken: {plan.broken!r}: {reason}")
 
 
 def _check_shape(plan: Plan) -> None:
@@ -157,8 +157,8 @@ def _check_load(plan: Plan) -> None:
         )
     if load.timeout_s <= 0:
         raise ScenarioError("timeout: must be positive")
-    if plan.storm_s <= 0 or plan.calm_s <= 0:
-        raise ScenarioError("calm: 'at' and 'drain' must be positive")
+    if plan.faults_s <= 0 or plan.recovery_s <= 0:
+        raise ScenarioError("recovery: 'at' and 'drain' must be positive")
 
 
 def _check_step(step: Step, plan: Plan, labels: Mapping[str, Step]) -> None:
@@ -170,10 +170,10 @@ def _check_step(step: Step, plan: Plan, labels: Mapping[str, Step]) -> None:
         raise ScenarioError(
             "it is due before the cluster is up: times count from the moment the load begins"
         )
-    if isinstance(step.trigger, At | Every) and earliest > plan.storm_s:
+    if isinstance(step.trigger, At | Every) and earliest > plan.faults_s:
         raise ScenarioError(
             f"it is due at {show_duration(earliest)}, after the faults end"
-            f" ([calm] at = {show_duration(plan.storm_s)})"
+            f" ([recovery] at = {show_duration(plan.faults_s)})"
         )
     if step.for_s is not None and step.for_s < 0:
         raise ScenarioError("'for' must not be negative")

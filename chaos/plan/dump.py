@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.plan.table import (
-    CALM,
     CLUSTER,
     CONSUMER,
     EXPECT,
     FIELDS,
     LISTENER,
     PRODUCER,
+    RECOVERY,
     WEATHER,
     Kind,
     show_number,
@@ -40,7 +40,7 @@ def plan_to_toml(plan: Plan, *, description: str = "") -> str:
     lines += _table("weather.disk", disk)
     slowness = {node: show_number(factor) for node, factor in weather.slowness.items()}
     lines += _table("weather.slowness", slowness)
-    lines += _part("calm", CALM, plan)
+    lines += _part("recovery", RECOVERY, plan)
     return "\n".join([*lines, *_part("expect", EXPECT, plan.expect), ""])
 
 

@@ -14,8 +14,8 @@ LIKE: Final[Mapping[str, str]] = {"docker": "process"}
 """Backend -> backend whose scenarios it runs unchanged."""
 SEEDS: Final[Mapping[str, int]] = {"sim": 20, "process": 1}
 """Seeds of a usual run by backend, unless a scenario says otherwise."""
-QUICK_STORM_S: Final = 12.0
-QUICK_CALM_S: Final = 12.0
+QUICK_FAULTS_S: Final = 12.0
+QUICK_RECOVERY_S: Final = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +52,16 @@ class Family:
         return self.seeds.get(backend, SEEDS[backend])
 
 
-def shorten(plan: Plan, *, storm_s: float = QUICK_STORM_S, calm_s: float = QUICK_CALM_S) -> Plan:
+def shorten(
+    plan: Plan, *, faults_s: float = QUICK_FAULTS_S, recovery_s: float = QUICK_RECOVERY_S
+) -> Plan:
     """Return the plan with less time between its steps; by default for a run of about half a
     minute."""
-    factor = min(1.0, storm_s / plan.storm_s)
+    factor = min(1.0, faults_s / plan.faults_s)
     return replace(
         plan,
-        storm_s=round(plan.storm_s * factor, 6),
-        calm_s=min(plan.calm_s, calm_s),
+        faults_s=round(plan.faults_s * factor, 6),
+        recovery_s=min(plan.recovery_s, recovery_s),
         steps=tuple(_sooner(step, factor) for step in plan.steps),
     )
 

@@ -40,8 +40,8 @@ GENERATED: Final[tuple[str, ...]] = tuple(
     dict.fromkeys(name for lane in (*LANES, *FAILOVER_LANES) for name in lane)
 )
 """Names of the classes of faults."""
-STORM_S: Final = 30.0
-CALM_S: Final = 30.0
+FAULTS_S: Final = 30.0
+RECOVERY_S: Final = 30.0
 MARGIN_S: Final = 1.0
 """Time between the last episode and the end of all faults."""
 GAP_S: Final = 0.8
@@ -86,8 +86,8 @@ SLOW_LINK_MS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    storm_s: float = STORM_S
-    calm_s: float = CALM_S
+    faults_s: float = FAULTS_S
+    recovery_s: float = RECOVERY_S
     classes: tuple[str, ...] = field(default_factory=lambda: tuple(GENERATED))
     rate: tuple[float, float] = (8.0, 20.0)
     """Range for the messages a second of all producers together."""
@@ -148,8 +148,8 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         steps=tuple(
             map(parse_step, _draw_steps(random, seed, Maker(random, shape, weather), request))
         ),
-        storm_s=request.storm_s,
-        calm_s=request.calm_s,
+        faults_s=request.faults_s,
+        recovery_s=request.recovery_s,
         broken=broken,
         expect=Expectation(loss="none", checks=("X3",)) if shape.failover else Expectation(),
     )
@@ -332,7 +332,7 @@ def _keeps_up(shape: Shape, load: Producers, weather: Weather) -> bool:
 
 
 def _draw_steps(random: Random, seed: int, maker: Maker, request: Generate) -> list[str]:
-    ends = request.storm_s - MARGIN_S
+    ends = request.faults_s - MARGIN_S
     last: Episode | None = None
     lanes = FAILOVER_LANES if maker.shape.failover else LANES
     if seed % 2 and not maker.alone and "wipe" in request.classes and lanes is LANES:
@@ -364,7 +364,7 @@ def _rare_episode(seed: int, maker: Maker, request: Generate, *, is_last: bool) 
     if not names or random.random() > RARE_SHARE:
         return Episode()
     episode = lane[random.choice(names)](Maker(random, maker.shape, maker.weather, prefix="r"))
-    return episode if episode.length_s < request.storm_s / 2 else Episode()
+    return episode if episode.length_s < request.faults_s / 2 else Episode()
 
 
 def _some(random: Random, lane: Lane, request: Generate) -> list[Class]:

@@ -173,9 +173,9 @@ class Plan:
     listeners: Listeners = Listeners()
     weather: Weather = Weather()
     steps: tuple[Step, ...] = ()
-    storm_s: float = 60.0
+    faults_s: float = 60.0
     """When all faults end and are healed."""
-    calm_s: float = 30.0
+    recovery_s: float = 30.0
     """How long the healed cluster is written to and watched before it has to be in order."""
     broken: str = ""
     """Machines without power in the recovery phase, as a target: the others have to do without

@@ -6,7 +6,7 @@
         sc.after(k, 1 * s).promote("follower:longest")
         sc.after(k, 5 * s).restart("@k")
         sc.every(7 * s, jitter=2 * s).partition("rand:1", "others", for_=3 * s, one_way=sc.coin())
-        sc.calm(at=60 * s, drain=30 * s)
+        sc.recovery(at=60 * s, drain=30 * s)
 
 The function is called once for each seed and must draw only from `sc` (`coin`, `pick`, `between`),
 so that function and seed give one plan. Conditions are texts (`sc.when("isr<2")`), since a plan is
@@ -59,7 +59,7 @@ class Scenario:
         self._listeners = Listeners()
         self._weather: Callable[[Shape], Weather] = lambda shape: Weather()
         self._expect = Expectation()
-        self._storm_s, self._calm_s = 60.0, 30.0
+        self._faults_s, self._recovery_s = 60.0, 30.0
         self._steps: list[Step] = []
 
     # --- the cluster and its load
@@ -194,9 +194,9 @@ class Scenario:
         seed = f"{self._name}/{self._seed}/weather"
         self._weather = lambda shape: swarm_weather(shape, seed)
 
-    def calm(self, *, at: float = 60.0, drain: float = 30.0) -> None:
+    def recovery(self, *, at: float = 60.0, drain: float = 30.0) -> None:
         """Set when all faults end, and how long the healed cluster is watched."""
-        self._storm_s, self._calm_s = seconds_of(at), seconds_of(drain)
+        self._faults_s, self._recovery_s = seconds_of(at), seconds_of(drain)
 
     def expect(
         self,
@@ -285,8 +285,8 @@ class Scenario:
             listeners=self._listeners,
             weather=self._weather(self._shape),
             steps=steps,
-            storm_s=self._storm_s,
-            calm_s=self._calm_s,
+            faults_s=self._faults_s,
+            recovery_s=self._recovery_s,
             expect=self._expect,
         )
         check_plan(plan)

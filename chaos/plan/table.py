@@ -261,7 +261,7 @@ WEATHER: Final[Mapping[str, Kind]] = {
     "cold_share": NUMBER,
     "wall_rate": WHOLE,
 }
-CALM: Final[Mapping[str, Kind]] = {
+RECOVERY: Final[Mapping[str, Kind]] = {
     "at": TIME,
     "drain": TIME,
     "broken": Kind(text, show_text),
@@ -279,8 +279,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "cut": "cut_mode",
     "link": "link_ms",
     "link_jitter": "link_jitter_ms",
-    "at": "storm_s",
-    "drain": "calm_s",
+    "at": "faults_s",
+    "drain": "recovery_s",
     "rto": "rto_s",
     "turn": "turn_s",
 }

@@ -126,7 +126,7 @@ def _plan(top: Table, name: str, seed: int) -> Plan:
         steps=_steps(top),
         expect=Expectation(**top.table("expect").fields(read.EXPECT, Expectation())),
     )
-    plan = replace(plan, **top.table("calm").fields(read.CALM, plan))
+    plan = replace(plan, **top.table("recovery").fields(read.RECOVERY, plan))
     if "generate" in top:
         plan = _generated(top.table("generate"), plan)
     top.take("generate", lambda value: value, None)
@@ -154,8 +154,8 @@ def _steps(top: Table) -> tuple[Step, ...]:
 def _generated(table: Table, plan: Plan) -> Plan:
     classes = table.take("classes", _classes, tuple(GENERATED))
     wishes = Generate(
-        storm_s=table.take("storm", read.duration, plan.storm_s),
-        calm_s=table.take("calm", read.duration, plan.calm_s),
+        faults_s=table.take("faults", read.duration, plan.faults_s),
+        recovery_s=table.take("recovery", read.duration, plan.recovery_s),
         classes=classes,
         failover=table.take("failover", read.number, 0.0),
     )

@@ -276,7 +276,7 @@ class AsyncioFault:
 class AsyncioChaos(ChaosVerbs[AsyncioFault]):
     """`Chaos` for asyncio."""
 
-    storm = Awaited(Chaos.storm)
+    fault_phase = Awaited(Chaos.fault_phase)
     mend = Awaited(Chaos.mend)
 
     def __init__(self, cluster: AsyncioCluster) -> None:

@@ -249,7 +249,7 @@ class BlockingFault:
 class BlockingChaos(ChaosVerbs[BlockingFault]):
     """`Chaos` without `await`: `with chaos.during(chaos.kill("leader")): ...`"""
 
-    storm = Blocking(Chaos.storm)
+    fault_phase = Blocking(Chaos.fault_phase)
     mend = Blocking(Chaos.mend)
 
     def __init__(self, cluster: BlockingCluster) -> None:

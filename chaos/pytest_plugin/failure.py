@@ -1,9 +1,9 @@
 """Handling of a failure: a smaller run that fails alike, a file that repeats it, a story.
 
 The steps of a test are the body's own, so in a smaller plan some of the body's calls do nothing;
-storms lose steps as those of a scenario do, and the background faults go. A replay file has the
-steps that are left out, and the steps of storms in place of the draw from the seed; the cluster is
-that of the failure, even if the marks have changed.
+fault phases lose steps as those of a scenario do, and the background faults go. A replay file has
+the steps that are left out, and the steps of fault phases in place of the draw from the seed; the
+cluster is that of the failure, even if the marks have changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ def shrink_test(
         latest.append((plan, tried))
         return True
 
-    plan = replace(spec.plan, steps=steps, storm_s=1.0, calm_s=1.0)
+    plan = replace(spec.plan, steps=steps, faults_s=1.0, recovery_s=1.0)
     shrunk = shrink_plan(
         plan, result.signature, probe, concrete=steps, budget=Budget(RUNS, SECONDS), width=1
     )
@@ -73,7 +73,7 @@ def replay_of_run(node: str, spec: RunSpec, result: RunResult) -> Replay:
         backend=read_backend(spec.backend),
         repro="exact" if spec.backend == "sim" else "schedule",
         finding=result.signature,
-        test=TestPart(node=node, left_out=left_out, storms=dict(result.storms)),
+        test=TestPart(node=node, left_out=left_out, fault_phases=dict(result.fault_phases)),
         versions=versions(),
     )
 
@@ -90,7 +90,7 @@ def load_test_replay(path: Path) -> tuple[Replay, TestPart]:
 
 def repeated(spec: RunSpec, replay: Replay, test: TestPart) -> RunSpec:
     """Return the run of a file, as a run of the same test."""
-    choice = Choice(left_out=frozenset(test.left_out), storms=dict(test.storms))
+    choice = Choice(left_out=frozenset(test.left_out), fault_phases=dict(test.fault_phases))
     return replace(spec, backend=replay.backend, plan=replay.plan, choice=choice)
 
 
@@ -131,15 +131,15 @@ def ignore_all(directory: Path) -> None:
 
 
 def _steps(result: RunResult) -> tuple[Step, ...]:
-    """Return all steps, with labels of their origin: `n3` the body's third, `w1...` a storm's."""
+    """Return all steps, labelled by origin: `n3` the body's third, `w1` a fault phase's."""
     steps = [
         replace(parse_step(f"at 0s {text}"), for_s=None, label=f"n{number}")
         for number, text in result.steps
     ]
-    for storm, texts in result.storms.items():
+    for phase, texts in result.fault_phases.items():
         for place, text in enumerate(texts):
             step = parse_step(text)
-            steps.append(step if step.label else replace(step, label=f"w{storm}s{place}"))
+            steps.append(step if step.label else replace(step, label=f"w{phase}s{place}"))
     return tuple(steps)
 
 
@@ -151,20 +151,20 @@ def _spec_of(spec: RunSpec, plan: Plan, all_steps: tuple[Step, ...]) -> RunSpec:
         for step in all_steps
         if step.label.startswith("n") and step.label not in labels
     }
-    storms: dict[int, tuple[str, ...]] = {
-        _storm_number(step): () for step in all_steps if step.label.startswith("w")
+    fault_phases: dict[int, tuple[str, ...]] = {
+        _phase_number(step): () for step in all_steps if step.label.startswith("w")
     }
     for step in plan.steps:
         if step.label.startswith("w"):
-            storms[_storm_number(step)] = (*storms[_storm_number(step)], str(step))
+            fault_phases[_phase_number(step)] = (*fault_phases[_phase_number(step)], str(step))
     return replace(
         spec,
         plan=replace(spec.plan, weather=plan.weather),
-        choice=Choice(left_out=spec.choice.left_out | left_out, storms=storms),
+        choice=Choice(left_out=spec.choice.left_out | left_out, fault_phases=fault_phases),
     )
 
 
-def _storm_number(step: Step) -> int:
+def _phase_number(step: Step) -> int:
     digits = step.label[1:].partition("e")[0].partition("s")[0]
     return int(digits)
 

@@ -60,7 +60,7 @@ class ChaosVerbs(VerbMethods[R]):
         return self._take(parse_step(f"at 0s {text}"))
 
     def _unknown(self, name: str) -> Exception:
-        names = [*VERBS, "during", "storm", "mend", "check", "step"]
+        names = [*VERBS, "during", "fault_phase", "mend", "check", "step"]
         return UnknownFault(unknown("fault", name, names))
 
 
@@ -102,7 +102,7 @@ class Chaos(ChaosVerbs[Fault]):
                 for held in reversed(begun):
                     await stage.end(held)
 
-    async def storm(self, seconds: float, *, only: tuple[str, ...] | None = None) -> None:
+    async def fault_phase(self, seconds: float, *, only: tuple[str, ...] | None = None) -> None:
         """Inject faults drawn from the seed for this time, `only` of these classes; then heal all.
 
         The classes are those of the swarm: kill, powercut, partition, ... To do something
@@ -111,7 +111,7 @@ class Chaos(ChaosVerbs[Fault]):
         for name in only or ():
             if name not in GENERATED:
                 raise ScenarioError(unknown("class of faults", name, list(GENERATED)))
-        await self.stage.storm(float(seconds), only)
+        await self.stage.fault_phase(float(seconds), only)
 
     async def mend(self) -> None:
         """End every fault and start everything that is down."""

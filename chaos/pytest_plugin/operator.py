@@ -54,7 +54,7 @@ class Operator:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Promote nothing within the block: a storm's plan has promotions of its own."""
+        """Promote nothing within the block: a fault phase's plan has promotions of its own."""
         self._paused += 1
         try:
             yield

@@ -42,7 +42,7 @@ def perform(
     record, simulated_s, digest = play(spec, script, directory)
     result = RunResult(
         steps=[(number, step.action()) for number, step in script.steps.items()],
-        storms=script.storms,
+        fault_phases=script.fault_phases,
         done=script.done,
         digest=digest,
         simulated_s=simulated_s,

@@ -25,8 +25,8 @@ class Choice:
 
     left_out: frozenset[int] = frozenset()
     """Numbers of the body's steps, counted from 1 in their order."""
-    storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Number of a storm, counted from 1 -> its steps."""
+    fault_phases: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Number of a fault phase, counted from 1 -> its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class RunResult:
     """Equal for equal failures: kind and place of the error, or ids of findings."""
     steps: Sequence[tuple[int, str]] = ()
     """Number and text of each step of the body; 0 for steps of the operator."""
-    storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    fault_phases: dict[int, tuple[str, ...]] = field(default_factory=dict)
     done: Sequence[str] = ()
     """All steps that were carried out, in order, with times and names."""
     digest: str = ""
@@ -95,8 +95,8 @@ class Script:
     """True once the body has ended."""
     steps: dict[int, Step] = field(default_factory=dict)
     """The body's steps by number, concrete."""
-    storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Storms by number, with their steps."""
+    fault_phases: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Fault phases by number, with their steps."""
     has_sent: bool = False
     """True if any send went into the history."""
     waits: dict[object, Callable[[], str]] = field(default_factory=dict)

@@ -39,8 +39,8 @@ BODY: Final = "test"
 HARNESS: Final = "harness"
 LOOK_S: Final = 0.05
 SETTLE_S: Final = 60.0
-STORM_CLASSES: Final = tuple(name for name in GENERATED if name != "clients")
-"""Classes of faults of a storm by default, without `clients`: the only client is the test
+FAULT_CLASSES: Final = tuple(name for name in GENERATED if name != "clients")
+"""Classes of faults of a fault phase by default, without `clients`: the only client is the test
 itself."""
 LOST: Final = ("powercut", "wipe", "crash")
 """Verbs after which a node's log may be shorter than its slaves'."""
@@ -72,7 +72,7 @@ class Stage(Conductor):
         """Consumer groups by name -> number in the history."""
         self.script = script
         self._step_numbers = itertools.count(1)
-        self._storm_numbers = itertools.count(1)
+        self._phase_numbers = itertools.count(1)
 
     async def run(self, directory: Path) -> RunRecord:
         """Set up the cluster, run the body, and end as it asked for."""
@@ -113,7 +113,7 @@ class Stage(Conductor):
         """Heal everything, let it come into order, read it back, stop it."""
         with self.operator.paused():
             await self._heal_everything()
-            self.record.calm_ns = self.backend.now_ns()
+            self.record.recovery_ns = self.backend.now_ns()
             await self.order.masters()
             await self._drain()
             await self._read()
@@ -161,27 +161,27 @@ class Stage(Conductor):
         async with self.operator.lock:
             await self.body_schedule.end(held, by_hand=True)
 
-    async def storm(self, seconds: float, classes: tuple[str, ...] | None = None) -> None:
+    async def fault_phase(self, seconds: float, classes: tuple[str, ...] | None = None) -> None:
         """Inject faults drawn from the seed for this time, then end all of them."""
-        number = next(self._storm_numbers)
-        texts = self.script.choice.storms.get(number)
+        number = next(self._phase_numbers)
+        texts = self.script.choice.fault_phases.get(number)
         if texts is None:
-            wishes = Generate(storm_s=seconds, classes=classes or STORM_CLASSES)
+            wishes = Generate(faults_s=seconds, classes=classes or FAULT_CLASSES)
             steps = draw_steps(f"{self.plan.name}/{number}", self.plan, wishes)
             texts = tuple(re.sub(r"\be(\d+)\b", rf"w{number}e\1", text) for text in steps)
-        self.script.storms[number] = texts
-        plan = replace(self.plan, steps=tuple(map(parse_step, texts)), storm_s=seconds)
+        self.script.fault_phases[number] = texts
+        plan = replace(self.plan, steps=tuple(map(parse_step, texts)), faults_s=seconds)
         base_s = self.body_schedule.now_s()
-        storm = self._schedule(plan)
+        schedule = self._schedule(plan)
         with self.operator.paused(), trio.move_on_after(seconds):
-            await storm.run()
+            await schedule.run()
             await trio.sleep_forever()
         with trio.CancelScope(shield=True):
             await self.mend()
-        for step in storm.done:
+        for step in schedule.done:
             moved = At(round(step.at_s + base_s, 6))
             self.body_schedule.done.append(replace(step, trigger=moved))
-        self.record.skipped += storm.skipped
+        self.record.skipped += schedule.skipped
 
     async def mend(self) -> None:
         """End every fault and start everything that is down."""

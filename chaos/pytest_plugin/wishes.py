@@ -78,8 +78,8 @@ class Wishes(Shape):
             producers=Producers(count=1, topics=1, queues=self.queues, batch=0.0),
             consumers=Consumers(count=0),
             weather=swarm_weather(shape, f"{name}/{seed}/weather") if swarm else Weather(),
-            storm_s=LONGEST_S,
-            calm_s=1.0,
+            faults_s=LONGEST_S,
+            recovery_s=1.0,
             needs=needs,
         )
         check_plan(plan)

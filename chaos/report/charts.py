@@ -176,12 +176,12 @@ def percentiles(story: Story) -> dict[str, float]:
 def _frame(story: Story, top: float, bottom: float, axis: float | None = None) -> list[str]:
     """Draw the background: the recovery phase, and the seconds (lines from `axis` down)."""
     seconds = time_axis(story.end_s, top if axis is None else axis, bottom)
-    if not story.calm_s:
+    if not story.recovery_s:
         return seconds
-    x = x_of(story.calm_s, story.end_s)
+    x = x_of(story.recovery_s, story.end_s)
     return [
-        tag("rect", x=x, y=top, width=LEFT + PLOT - x, height=bottom - top, class_="calm"),
-        tag("text", "calm", x=x + 4, y=top + 11, class_="phase"),
+        tag("rect", x=x, y=top, width=LEFT + PLOT - x, height=bottom - top, class_="recovery"),
+        tag("text", "recovery", x=x + 4, y=top + 11, class_="phase"),
         *seconds,
     ]
 

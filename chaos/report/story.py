@@ -40,7 +40,7 @@ class Tick:
 @dataclass(slots=True)
 class Story:
     end_s: float
-    calm_s: float
+    recovery_s: float
     roles: dict[str, list[Bar]] = field(default_factory=dict)
     ticks: dict[str, list[Tick]] = field(default_factory=dict)
     faulted: dict[str, list[Bar]] = field(default_factory=dict)
@@ -65,7 +65,9 @@ def story_of(record: RunRecord, history: History) -> Story:
     def at(time_ns: int) -> float:
         return (time_ns - zero_ns) / 1e9
 
-    story = Story(end_s=at(record.end_ns), calm_s=at(record.calm_ns) if record.calm_ns else 0.0)
+    story = Story(
+        end_s=at(record.end_ns), recovery_s=at(record.recovery_ns) if record.recovery_ns else 0.0
+    )
     _add_roles(story, record, history.events, at)
     _add_faults(story, history.events, at)
     _add_lag(story, record, history, at)
@@ -151,7 +153,7 @@ def _add_faults(story: Story, events: list[Event], at: At) -> None:
             continue
         begin_s = at(int(event.fields.get("began_ns", event.time_ns)))
         has_duration = event.fields.get("for_s") is not None
-        end_s = ends.get(step, story.calm_s) if has_duration else begin_s
+        end_s = ends.get(step, story.recovery_s) if has_duration else begin_s
         bar = Bar(begin_s, max(begin_s, end_s), event.kind, step)
         for name in event.fields.get("targets", []):
             faulted[name].append(bar)

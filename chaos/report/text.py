@@ -91,7 +91,7 @@ def summary_text(judgement: Judgement, record: RunRecord, *, explain: bool = Fal
         f"promised: {promise_text(record.promise)}",
         f"broken:   {faults_text(record)}",
         *(
-            [f"  in the calm phase without power: {', '.join(broken_nodes)}"]
+            [f"  in the recovery phase without power: {', '.join(broken_nodes)}"]
             if broken_nodes
             else []
         ),

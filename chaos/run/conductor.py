@@ -83,7 +83,7 @@ class Company:
     """Called with the occasion: before the load, when everything serves, and again before the
     stop."""
     attendant: Attendant | None = None
-    """If there is one, the fault phase goes on after the last step, until `end_storm`."""
+    """If there is one, the fault phase goes on after the last step, until `end_faults`."""
 
 
 class Conductor:
@@ -155,8 +155,8 @@ class Conductor:
         self._serving: set[str] = set()
         """Nameservers that were up when the recovery phase began."""
         self.phase = "set up"
-        """One of `set up`, `storm`, `calm`, `drain`, `reading`, `stopping`."""
-        self.storm_s = 0.0
+        """One of `set up`, `faults`, `recovery`, `drain`, `reading`, `stopping`."""
+        self.faults_s = 0.0
         """Length of the fault phase in seconds, once it is over."""
         self.zero_ns = backend.now_ns()
         """Backend time at which the load began."""
@@ -202,7 +202,7 @@ class Conductor:
     def now_s(self) -> float:
         return (self.backend.now_ns() - self.zero_ns) / 1e9
 
-    def end_storm(self) -> None:
+    def end_faults(self) -> None:
         self._fault_phase_scope.cancel()
 
     def _enter(self, phase: str) -> None:
@@ -253,13 +253,13 @@ class Conductor:
         return sample is not None and sample.in_sync >= self.plan.shape.brokers
 
     async def _fault_phase(self) -> None:
-        self._enter("storm")
+        self._enter("faults")
         if self._company.attendant is None:
-            self._fault_phase_scope.deadline = trio.current_time() + self.plan.storm_s
+            self._fault_phase_scope.deadline = trio.current_time() + self.plan.faults_s
         with self._fault_phase_scope:
             await self.schedule.run()
             await trio.sleep_forever()
-        self.storm_s = round(self.schedule.now_s(), 6)
+        self.faults_s = round(self.schedule.now_s(), 6)
         # The schedule first: a step that is still under way would break what was just healed.
         await self.schedule.close()
         self._is_healed = True
@@ -268,21 +268,23 @@ class Conductor:
             await self._leave_broken(self.plan.broken)
         self._serving = self._nameservers_up()
         self.control.leaving = False
-        self.record.calm_ns = self.backend.now_ns()
+        self.record.recovery_ns = self.backend.now_ns()
 
     async def _leave_broken(self, target: str) -> None:
         machines = self.record.facts["left_broken"] = await self.actions.leave_broken(target)
         if machines:
-            self._tell(f"powercut {','.join(machines)} until the calm phase is over")
+            self._tell(f"powercut {','.join(machines)} until the recovery phase is over")
         else:
-            self.schedule.missed.append(f"powercut {target} in the calm phase: nobody was there")
+            self.schedule.missed.append(
+                f"powercut {target} in the recovery phase: nobody was there"
+            )
 
     async def _heal_everything(self) -> None:
         await self.actions.mend()
         self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
 
     async def _recovery_phase(self) -> None:
-        self._enter("calm")
+        self._enter("recovery")
         began_s = self.now_s()
         await self.order.masters()
         await self._topics.make_rest()
@@ -292,17 +294,17 @@ class Conductor:
                 self._stall("chores", unfinished, "some node does not know of it")
         patient = self.backend.name != "sim"
         if patient:
-            await self.order.producers(self.record.calm_ns)
+            await self.order.producers(self.record.recovery_ns)
         recovered_s = self.now_s() - began_s
         # Judged is the last third of the recovery phase, all of it after the recovery itself.
-        calm_s = max(self.plan.calm_s, recovered_s * 3 / 2 if patient else 0.0)
-        await trio.sleep(max(calm_s - recovered_s, 0.0))
+        recovery_s = max(self.plan.recovery_s, recovered_s * 3 / 2 if patient else 0.0)
+        await trio.sleep(max(recovery_s - recovered_s, 0.0))
         if patient:
-            await self.order.producers(self.backend.now_ns() - round(calm_s / 2 * 1e9))
+            await self.order.producers(self.backend.now_ns() - round(recovery_s / 2 * 1e9))
         for name in producer_names(self.plan):
             last = self.control.acknowledged_ns.get(name, 0)
             quiet_s = (self.backend.now_ns() - last) / 1e9
-            if last < self.record.calm_ns or quiet_s > calm_s / 2:
+            if last < self.record.recovery_ns or quiet_s > recovery_s / 2:
                 self._stall(
                     "producers", name, f"no send was acknowledged in the last {quiet_s:.1f} s"
                 )

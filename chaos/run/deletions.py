@@ -51,7 +51,9 @@ class Deletions:
         remaining topics."""
         for topic in list(self.pending):
             random = Random(f"{self.plan.seed}/deleted/{topic}")
-            await trio.sleep(random.uniform(0.1, 0.9) * self.plan.storm_s / (len(self.pending) + 1))
+            await trio.sleep(
+                random.uniform(0.1, 0.9) * self.plan.faults_s / (len(self.pending) + 1)
+            )
             is_recreated, by_send = random.random() < AGAIN, random.random() < BY_SEND
             await self._take_away(topic)
             await self._delete(topic)

@@ -49,7 +49,7 @@ CHANGED: Final = ("S27",)
 """Due if topics are changed."""
 ANSWERED: Final = ("L10",)
 """Due if the recovery phase is that long: every sender asks questions in it."""
-CALM_S: Final = 30.0
+RECOVERY_S: Final = 30.0
 ON_DISK: Final = ("I11",)
 """Due if followers are given only synced messages, and every sync is visible."""
 OBSERVED: Final = ("I7", "S15t", "L11")
@@ -80,7 +80,7 @@ def checks_due(plan: Plan, backend: str) -> tuple[str, ...]:
         checks += SENT
         checks += TAGS if plan.producers.batch_queues < plan.producers.topics else ()
         checks += GROUPS if groups else ()
-        is_long = plan.calm_s >= CALM_S and backend == "sim"
+        is_long = plan.recovery_s >= RECOVERY_S and backend == "sim"
         checks += READ_BACK if groups and is_long else ()
         checks += FILTERS if any(group.tags for group in groups) else ()
         checks += FOLLOWERS if is_followed else ()

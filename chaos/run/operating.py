@@ -56,7 +56,7 @@ class Operating(ABC):
         """Work from the start of the load until all changes are made."""
         random = Random(f"{self.plan.seed}/{self.NAME}")
         for number in range(self.count):
-            await self.pause(random.uniform(0.1, 0.9) * self.plan.storm_s / (self.count + 1))
+            await self.pause(random.uniform(0.1, 0.9) * self.plan.faults_s / (self.count + 1))
             if self.is_over and number:
                 break
             await self.change(random)

@@ -167,7 +167,7 @@ class Schedule:
         if isinstance(trigger, At):
             return [trigger.seconds]
         moments: list[float] = []
-        end = self._plan.storm_s if trigger.until is None else trigger.until
+        end = self._plan.faults_s if trigger.until is None else trigger.until
         moment = trigger.seconds
         while moment <= end:
             moved = moment + (2 * self._random.random() - 1) * trigger.jitter

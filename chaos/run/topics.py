@@ -67,7 +67,7 @@ class RunTopics:
         random = Random(f"{self.plan.seed}/late")
         names = late_names(self.plan)
         for name in names:
-            await trio.sleep(random.uniform(0, self.plan.storm_s / (len(names) + 1)))
+            await trio.sleep(random.uniform(0, self.plan.faults_s / (len(names) + 1)))
             while random.random() < 0.5 and not await self.make_as_sends(name):
                 await trio.sleep(LOOK_S)
             self._tell(name)

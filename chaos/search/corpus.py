@@ -120,7 +120,7 @@ def _vary_steps(plan: Plan, fresh: Plan, random: Random) -> list[Step]:
                 continue
             if isinstance(step.trigger, At):
                 moved = step.trigger.seconds + random.uniform(-1.0, 1.0)
-                moment = min(max(round(moved, 3), 0.0), plan.storm_s - 0.5)
+                moment = min(max(round(moved, 3), 0.0), plan.faults_s - 0.5)
                 step = replace(step, trigger=At(moment))
         elif step.verb == "crash" and "store-event" in step.words and random.random() < 0.7:
             step = replace(step, words={**step.words, "store-event": str(random.randint(1, 60))})

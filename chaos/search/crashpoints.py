@@ -31,7 +31,7 @@ def disk_events(plan: Plan, node: str) -> int:
     if record is None or node not in counts:
         reason = outcome.error or f"it knows {', '.join(counts) or 'no node'}"
         raise ScenarioError(f"no disk events of {node} were counted: {reason}")
-    begin, end = record.facts["zero_ns"] // TICK_NS, record.calm_ns // TICK_NS
+    begin, end = record.facts["zero_ns"] // TICK_NS, record.recovery_ns // TICK_NS
     return sum(count for tick, count in counts[node] if begin < tick < end)
 
 
@@ -48,7 +48,9 @@ def crash_points(
         raise ScenarioError(f"no node {node!r}: known: {', '.join(plan.shape.nodes)}")
     count = disk_events(plan, node)
     if count == 0:
-        raise ScenarioError(f"the disk of {node} does not change in a storm of {plan.storm_s:g} s")
+        raise ScenarioError(
+            f"the disk of {node} does not change in a fault phase of {plan.faults_s:g} s"
+        )
     random = Random(f"{plan.name}/{plan.seed}/crash-points")
     for event in sorted(random.sample(range(1, count + 1), min(count, sample))):
         yield replace(plan, steps=plan.steps + _death(plan, node, event, power=power))

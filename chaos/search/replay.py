@@ -72,7 +72,7 @@ class TestPart:
     """Pytest id of the test, with backend and seed."""
     left_out: tuple[int, ...]
     """Numbers of the body's steps that are skipped."""
-    storms: dict[int, tuple[str, ...]]
+    fault_phases: dict[int, tuple[str, ...]]
     """Number of a fault phase -> its steps, replacing those that the seed would draw."""
 
 
@@ -193,8 +193,10 @@ def read_replay(path: Path) -> Replay:
     try:
         shrunk, test = row["original"] is not None, row["test"]
         if test is not None:
-            storms = {int(number): tuple(steps) for number, steps in test["storms"].items()}
-            test = TestPart(**{**with_tuples(test), "storms": storms})
+            fault_phases = {
+                int(number): tuple(steps) for number, steps in test["fault_phases"].items()
+            }
+            test = TestPart(**{**with_tuples(test), "fault_phases": fault_phases})
         return Replay(
             plan=plan_from_row(row["plan"]),
             taken=PlanResult(**with_tuples(row["taken"])),

@@ -206,11 +206,11 @@ def _shorter_run(plan: Plan, finding: str) -> Iterator[Plan]:
         if isinstance(step.trigger, At)
     ]
     if len(ends) == len(plan.steps):
-        storm_s = float(math.ceil(max(ends, default=0.0)) + 1)
-        if storm_s < plan.storm_s:
-            yield replace(plan, storm_s=storm_s)
-    if plan.calm_s > 10 and not finding.startswith(LIVENESS_IDS):
-        yield replace(plan, calm_s=10.0)
+        faults_s = float(math.ceil(max(ends, default=0.0)) + 1)
+        if faults_s < plan.faults_s:
+            yield replace(plan, faults_s=faults_s)
+    if plan.recovery_s > 10 and not finding.startswith(LIVENESS_IDS):
+        yield replace(plan, recovery_s=10.0)
 
 
 def _fewer_clients(plan: Plan, finding: str) -> Iterator[Plan]:

@@ -54,7 +54,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     ):
         page.window(1400, 900)
         page.open(run.address)
-        page.wait_for("live.values.get('phase').name === 'storm'", 60)
+        page.wait_for("live.values.get('phase').name === 'faults'", 60)
         yield Shown(page, run)
 
 
@@ -66,7 +66,7 @@ def test_what_was_before_the_load_has_a_time_below_zero(shown: Shown) -> None:
     shown.page.wait_for(f"{rows}.some(([time]) => !time.startsWith('-'))")
     times, words = zip(*shown.page.value(rows), strict=True)
     assert times[0].startswith("-")
-    begun = next(place for place, text in enumerate(words) if text.endswith("storm"))
+    begun = next(place for place, text in enumerate(words) if text.endswith("faults"))
     assert all(time.startswith("-") for time in times[:begun]), words
     assert not any(time.startswith("-") for time in times[begun:]), words
 
@@ -212,7 +212,7 @@ def test_an_outage_is_a_banner_with_its_length_and_the_dead_were_what_they_were(
     assert words.startswith("NO WRITES for ")
     assert words.endswith(" s: b1 down, no master")
     assert page.value("document.getElementById('health').textContent") == "! no writes"
-    assert page.value("document.getElementById('phase').textContent") == "storm"
+    assert page.value("document.getElementById('phase').textContent") == "faults"
     card = "document.querySelector('.card[data-name=b1] .badge').textContent"
     assert page.value(card) == "was master"
     page.wait_for("document.querySelector('#rate .outage-name').textContent.includes('no writes')")
@@ -243,7 +243,7 @@ def test_the_end_is_shown_with_the_verdict_and_the_report(shown: Shown) -> None:
     page, run = shown.page, shown.run
     page.wait_for("live.values.get('at:b3').following && live.values.get('at:b2').following")
     page.press("e")
-    assert page.value("live.values.get('phase').name") == "storm"
+    assert page.value("live.values.get('phase').name") == "faults"
     page.press("e")
     page.wait_for("live.values.get('judging')", 120)
     page.wait_for("document.getElementById('f-ok').textContent === '\\u2013'")
@@ -270,13 +270,13 @@ def test_a_page_whose_connection_drops_comes_back_by_itself(tmp_path: Path) -> N
     ready, drop, stop = threading.Event(), threading.Event(), threading.Event()
     feed = Feed()
     feed.put("run", _empty_run())
-    feed.put("phase", {"name": "storm", "zero": 0})
+    feed.put("phase", {"name": "faults", "zero": 0})
 
     async def serve() -> None:
         server = LiveServer(real_world("test"), feed, _NoDesk())
         address.append(await server.listen(0))
         await serve_until(server, drop)
-        feed.put("phase", {"name": "calm", "zero": 0})
+        feed.put("phase", {"name": "recovery", "zero": 0})
         access = server.access
         await server.listen(access.port)
         server.access = access
@@ -295,9 +295,9 @@ def test_a_page_whose_connection_drops_comes_back_by_itself(tmp_path: Path) -> N
         assert ready.wait(20)
         with browser(tmp_path / "profile") as page:
             page.open(address[0])
-            page.wait_for("document.getElementById('phase').textContent === 'storm'")
+            page.wait_for("document.getElementById('phase').textContent === 'faults'")
             drop.set()
-            page.wait_for("document.getElementById('phase').textContent === 'calm'", 30)
+            page.wait_for("document.getElementById('phase').textContent === 'recovery'", 30)
             page.wait_for("document.getElementById('line').textContent === 'live'")
             stop.set()
             page.wait_for("document.getElementById('line').textContent === 'offline'")

@@ -41,9 +41,9 @@ def run(plan: Plan, backend: str, directory: Path, net: str = "auto") -> Outcome
     ],
 )
 def test_a_scenario_passes(name: str, daemon: Daemon, tmp_path: Path) -> None:
-    storm_s, calm_s = SHORT
+    faults_s, recovery_s = SHORT
     plan = load_scenario(name).plan(1, "docker", quick=True)
-    outcome = run(shorten(plan, storm_s=storm_s, calm_s=calm_s), "docker", tmp_path)
+    outcome = run(shorten(plan, faults_s=faults_s, recovery_s=recovery_s), "docker", tmp_path)
     assert outcome.judgement is not None, outcome.error
     findings = [result.findings for result in outcome.judgement.findings if not result.harmless]
     assert (outcome.verdict, findings) == ("pass", [])
@@ -67,8 +67,8 @@ LOSING = Plan(
     producers=Producers(count=1, rate=200),
     steps=(parse_step("at 3s powercut leader for 300ms"),),
     needs=("disk.powercut",),
-    storm_s=5.0,
-    calm_s=4.0,
+    faults_s=5.0,
+    recovery_s=4.0,
     expect=Expectation(loss="none"),
 )
 """Asynchronous flush, a power cut, and a promise that nothing is lost: it cannot be kept."""
@@ -106,8 +106,8 @@ PLAIN = Plan(
         parse_step("at 5s stop leader gracefully for 200ms"),
         parse_step("at 6s partition leader -> follower:all for 500ms"),
     ),
-    storm_s=7.0,
-    calm_s=5.0,
+    faults_s=7.0,
+    recovery_s=5.0,
 )
 
 

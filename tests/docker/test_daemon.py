@@ -78,7 +78,7 @@ def test_a_daemon_that_dies_ends_the_run_with_a_sentence(directory: Path, tmp_pa
             lines = []
             for line in run.stdout:
                 lines.append(line)
-                if line.rstrip().endswith("storm"):
+                if line.rstrip().endswith("faults"):
                     break
             pids = programs(address)
             assert len(pids) == 4, lines  # a node, a nameserver, and the machines of both

@@ -25,7 +25,7 @@ def follows(node: str) -> Callable[[dict[str, Any]], bool]:
 def test_a_run_in_containers_is_broken_by_hand(daemon: Daemon, tmp_path: Path) -> None:
     words = [word if word != "process" else "docker" for word in run_live(tmp_path)]
     with live(tmp_path / "log", *words) as run:
-        run.wait_storm()
+        run.wait_faults()
         for action, mend, state in (("kill", "start", "down"), ("pause", "resume", "paused")):
             run.do(action, "b2")
             run.wait_for(is_in("b2", state))

@@ -53,7 +53,7 @@ def harness(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if line.rstrip().endswith("storm"):
+                if line.rstrip().endswith("faults"):
                     break
             yield process
         finally:
@@ -103,7 +103,7 @@ def test_a_container_that_dies_by_itself_is_a_finding(daemon: Daemon, tmp_path: 
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if line.rstrip().endswith("storm"):
+            if line.rstrip().endswith("faults"):
                 node = next(
                     name for name in ours(daemon) if "-b1-" in name and "machine" not in name
                 )

@@ -25,7 +25,7 @@ RETRIES: Final = f"%RETRY%{GROUP}"
 DELAYS_MS: Final = (1000, 5000)
 """Of the levels that are asked for."""
 PAUSE_S: Final = 0.06
-STORM_S: Final = 4.0
+FAULTS_S: Final = 4.0
 DUE_S: Final = 12.0
 """Longer than the longest of them, and than a start."""
 CASES: Final = (
@@ -104,7 +104,7 @@ def _case(stage: Stage, random: Random, end: str, server: str, settings: dict[st
     assert slave is not None
     stage.until(lambda: slave.state == "following", "the slave follows")
     simulation.start("client", sending.run, "master")
-    simulation.run(STORM_S * (0.5 + random.random()))
+    simulation.run(FAULTS_S * (0.5 + random.random()))
     if end == "kill":
         simulation.kill("master")
     elif end == "power":
@@ -115,7 +115,7 @@ def _case(stage: Stage, random: Random, end: str, server: str, settings: dict[st
         stage.stop("slave")
     stage.node(server, {**settings, "brokerRole": "ASYNC_MASTER"})
     simulation.start("client-2", sending.run, server)
-    simulation.run(STORM_S)
+    simulation.run(FAULTS_S)
     sending.ends = True
     simulation.run(DUE_S)
     came = _judge(stage, server, sending)

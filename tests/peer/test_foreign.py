@@ -24,19 +24,19 @@ KILLS = Plan(
     shape=Shape(brokers=1, nameservers=1, flush="async", repl="async"),
     producers=Producers(count=2, rate=30),
     steps=(parse_step("at 3s kill leader for 500ms"), parse_step("at 9s kill leader for 500ms")),
-    storm_s=12.0,
-    calm_s=18.0,
+    faults_s=12.0,
+    recovery_s=18.0,
     expect=Expectation(loss="none"),
 )
-"""A start may not register before the next period, 10 s: the calm is longer."""
+"""A start may not register before the next period, 10 s: the recovery phase is longer."""
 FAILOVER = Plan(
     name="failover",
     seed=1,
     shape=Shape(brokers=3, nameservers=1, flush="async", repl="sync", min_isr=2),
     producers=Producers(count=2, rate=30),
     steps=(parse_step("at 5s kill leader as k"), parse_step("after k+12s restart @k")),
-    storm_s=20.0,
-    calm_s=15.0,
+    faults_s=20.0,
+    recovery_s=15.0,
     expect=Expectation(loss="none"),
 )
 

@@ -34,12 +34,12 @@ ROUGH = Plan(
         parse_step("at 15s powercut leader for 300ms"),
     ),
     needs=("disk.powercut",),
-    storm_s=16.0,
-    calm_s=18.0,
+    faults_s=16.0,
+    recovery_s=18.0,
     expect=Expectation(loss="none"),
 )
 """What was answered is on disk, in the one file of the log that recovery reads whole. A start
-may register only after 10 s: so long between kill and power cut, and longer in the calm."""
+may register only after 10 s: so long between kill and power cut, and longer in recovery."""
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ nameservers = 1
 count = 1
 rate = 30
 
-[calm]
+[recovery]
 at = "1s"
 drain = "2s"
 """
@@ -34,7 +34,7 @@ def test_a_rocketmq_is_paused_by_hand(installation: Installation, tmp_path: Path
     where = ("--backend", "process", "--net", "plain", "--target", target)
     words = ("chaos", "run", str(scenario), "--live", "--seed", "3", "--report", str(tmp_path))
     with live(tmp_path / "log", *words, *where) as run:
-        run.wait_storm()
+        run.wait_faults()
         assert run.feed()["run"]["backend"] == f"process · {target}, classic"
         moved = ("written", "flushed", "confirmed", "dispatched")
         run.wait_for(lambda values: all(values.get("at:b1", {}).get(what) for what in moved))

@@ -32,7 +32,7 @@ repl = "async"
 [load.producer]
 count = 1
 rate = 20
-[calm]
+[recovery]
 at = "1s"
 drain = "2s"
 """
@@ -415,7 +415,7 @@ def test_a_full_disk_under_the_report(
         arguments = ["run", scenario(TINY), "--backend", backend, "--net", "plain", "--seed", "1"]
         with command(tmp_path, *arguments, "--report", str(report)) as process:
             if size == "20m":  # enough to begin with
-                until_said(process, "storm")
+                until_said(process, "faults")
                 (report / "filler").write_bytes(bytes(8 << 20))
             output, errors = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 4, output + errors
@@ -476,7 +476,7 @@ def test_an_interrupted_simulation(
     interrupt(tmp_path, number, "seed", *arguments, group=group)
 
 
-@pytest.mark.parametrize("words", ["storm", pytest.param("calm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("words", ["faults", pytest.param("recovery", marks=pytest.mark.slow)])
 def test_a_single_simulation(words: str, scenario: Callable[[str], str], tmp_path: Path) -> None:
     interrupt(tmp_path, Signal.SIGINT, words, "run", scenario(LONG), "--seed", "1", group=True)
 
@@ -492,9 +492,9 @@ def test_an_end_while_it_shrinks(
 @pytest.mark.parametrize(
     ("number", "words", "group"),
     [
-        (Signal.SIGINT, "storm", True),
+        (Signal.SIGINT, "faults", True),
         (Signal.SIGTERM, "kill b1", False),
-        pytest.param(Signal.SIGHUP, "calm", False, marks=pytest.mark.slow),
+        pytest.param(Signal.SIGHUP, "recovery", False, marks=pytest.mark.slow),
         pytest.param(Signal.SIGINT, "stopping", False, marks=pytest.mark.slow),
         (Signal.SIGKILL, "kill b1", False),
     ],
@@ -525,7 +525,7 @@ def test_an_end_while_processes_are_set_up(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [Signal.SIGINT, Signal.SIGTERM, Signal.SIGHUP, Signal.SIGKILL])
-@pytest.mark.parametrize("words", ["storm", "powercut", "calm"])
+@pytest.mark.parametrize("words", ["faults", "powercut", "recovery"])
 def test_volumes_and_namespaces_go_too(
     words: str, number: Signal, scenario: Callable[[str], str], tmp_path: Path
 ) -> None:

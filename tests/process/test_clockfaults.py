@@ -62,8 +62,8 @@ EXPIRY = Plan(
     producers=Producers(count=1, rate=40.0, queues=1, body=(400, 1500)),
     weather=Weather(wall_rate=600),
     steps=(parse_step("at 4s kill b1 for 500ms"),),
-    storm_s=10.0,
-    calm_s=10.0,
+    faults_s=10.0,
+    recovery_s=10.0,
 )
 """An hour of the wall clock passes in 6 s."""
 

@@ -51,7 +51,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Live]:
     """A run that was broken by hand and ended by Ctrl-C."""
     directory = tmp_path_factory.mktemp("live")
     with live(directory / "log", *run_live(directory)) as run:
-        run.wait_storm()
+        run.wait_faults()
         _wait_acknowledged(run, 60)
         run.do("kill", "b2")
         run.wait_for(lambda values: values["machine:b2"]["state"] == "down")
@@ -121,8 +121,8 @@ def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
         assert refused.returncode == 64
         assert "choose another --live-port" in refused.stderr
         with live(other / "log", *run_live(other)) as second:
-            first.wait_storm()
-            second.wait_storm()
+            first.wait_faults()
+            second.wait_faults()
             first.do("kill", "b1")
             first.wait_for(lambda values: values["machine:b1"]["state"] == "down")
             assert second.feed()["machine:b1"]["state"] == "running"
@@ -132,7 +132,7 @@ def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
             assert second.feed()["machine:b2"]["state"] == "running"
             for run in (first, second):
                 run.interrupt()
-            first.wait_for(lambda values: values["phase"]["name"] != "storm")
+            first.wait_for(lambda values: values["phase"]["name"] != "faults")
             first.interrupt()  # the second one breaks off
             assert first.wait() == 130
             assert second.wait() == 0, second.said()
@@ -141,7 +141,7 @@ def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 def test_a_killed_harness_leaves_nothing(tmp_path: Path) -> None:
     with live(tmp_path / "log", *run_live(tmp_path)) as run:
-        run.wait_storm()
+        run.wait_faults()
         assert ours(tmp_path)
         run.process.kill()
         run.wait()

@@ -32,8 +32,8 @@ POWER_AT_A_MARK = Plan(
     shape=Shape(brokers=1, nameservers=1, repl="async"),
     producers=Producers(count=1, rate=50),
     steps=(parse_step("at 1s crash leader mark * powercut for 200ms"),),
-    storm_s=4.0,
-    calm_s=5.0,
+    faults_s=4.0,
+    recovery_s=5.0,
 )
 
 
@@ -41,8 +41,8 @@ LONE = replace(
     POWER_AT_A_MARK,
     name="crash-point-withdrawn",
     steps=(parse_step("at 100ms crash b1 at mark no.such_mark"),),
-    storm_s=2.0,
-    calm_s=3.0,
+    faults_s=2.0,
+    recovery_s=3.0,
 )
 
 
@@ -95,11 +95,11 @@ def run(
 ) -> None:
     """A scenario has to pass, and only that may be skipped which no process can do.
 
-    `seconds`: of its storm and its calm, shorter than in its quick form.
+    `seconds`: of its fault phase and its recovery phase, shorter than in its quick form.
     """
     plan = load_scenario(name).plan(seed, "process", quick=quick)
     if seconds is not None:
-        plan = shorten(plan, storm_s=seconds[0], calm_s=seconds[1])
+        plan = shorten(plan, faults_s=seconds[0], recovery_s=seconds[1])
     options = Options(backend="process", net=net)  # type: ignore[arg-type]
     outcome = run_plan(plan, options, directory=directory / "run")
     assert outcome.judgement is not None, outcome.error

@@ -138,8 +138,8 @@ def plans(draw: st.DrawFn) -> Plan:
             cold_share=draw(SHARES),
         ),
         steps=tuple(made),
-        storm_s=draw(st.integers(60_000_000, 99_000_000)) / 1e6,
-        calm_s=draw(st.integers(1, 99_000_000)) / 1e6,
+        faults_s=draw(st.integers(60_000_000, 99_000_000)) / 1e6,
+        recovery_s=draw(st.integers(1, 99_000_000)) / 1e6,
         expect=Expectation(
             loss=draw(st.sampled_from(["bound", "none"])),
             rto_s=draw(st.none() | SECONDS),

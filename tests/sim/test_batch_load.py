@@ -26,8 +26,8 @@ PLAN = Plan(
         parse_step("after cut+1s promote follower:longest"),
         parse_step("after cut+2s restart @cut"),
     ),
-    storm_s=10.0,
-    calm_s=15.0,
+    faults_s=10.0,
+    recovery_s=15.0,
 )
 
 

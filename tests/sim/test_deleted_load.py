@@ -19,8 +19,8 @@ PLAN = Plan(
     producers=Producers(count=2, rate=8.0, topics=3, deleted=2, changes=2, queues=2),
     consumers=Consumers(count=3, members=2),
     steps=(parse_step("at 5s kill leader for 500ms"),),
-    storm_s=12.0,
-    calm_s=15.0,
+    faults_s=12.0,
+    recovery_s=15.0,
 )
 
 

@@ -16,10 +16,10 @@ from rocketbed.chaos.search.determinism import difference, shared_events, window
 
 def plan_of(seed: int) -> Plan:
     """A short plan for three nodes, whatever the seed had drawn."""
-    plan = generate(seed, Generate(storm_s=8.0, calm_s=8.0))
+    plan = generate(seed, Generate(faults_s=8.0, recovery_s=8.0))
     while plan.shape.nodes != Shape().nodes or len(plan.steps) < 6:
         seed += 100
-        plan = generate(seed, Generate(storm_s=8.0, calm_s=8.0))
+        plan = generate(seed, Generate(faults_s=8.0, recovery_s=8.0))
     return plan
 
 
@@ -39,7 +39,7 @@ def test_checkpoints_tell_the_events_that_two_runs_share() -> None:
 
 @pytest.mark.slow
 def test_a_window_of_events_is_the_same_each_time() -> None:
-    plan = replace(plan_of(3), steps=(), storm_s=1.0, calm_s=1.0)
+    plan = replace(plan_of(3), steps=(), faults_s=1.0, recovery_s=1.0)
     seen = window(plan, 100, 140)
     assert len(seen) == 40
     assert seen == window(plan, 100, 140)

@@ -21,8 +21,8 @@ def outcome_of(*steps: str, plant: Callable[[], None] | None = None) -> Outcome:
         producers=Producers(count=1, rate=20.0, queues=1, body=(400, 1500)),
         weather=Weather(wall_rate=240),
         steps=tuple(map(parse_step, steps)),
-        storm_s=30.0,
-        calm_s=30.0,
+        faults_s=30.0,
+        recovery_s=30.0,
     )
     return run_plan(plan, Options(before=plant))
 

@@ -19,7 +19,7 @@ failover = true
 count = 1
 rate = 10
 
-[calm]
+[recovery]
 at = "10s"
 drain = "3s"
 

@@ -46,8 +46,8 @@ def plan_of(*steps: str, nameservers: int = 1) -> Plan:
         producers=Producers(count=1, rate=20.0),
         consumers=Consumers(count=0),
         steps=tuple(map(parse_step, steps)),
-        storm_s=9.0,
-        calm_s=9.0,
+        faults_s=9.0,
+        recovery_s=9.0,
     )
 
 

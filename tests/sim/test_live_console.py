@@ -34,13 +34,13 @@ QUIET = Plan(
     shape=Shape(nameservers=1),
     producers=Producers(count=1, rate=20),
     consumers=Consumers(count=1),
-    storm_s=2.0,
-    calm_s=2.0,
+    faults_s=2.0,
+    recovery_s=2.0,
 )
 
 
 class Hands(RunAttendant):
-    """Somebody who follows a script, then ends the storm."""
+    """Somebody who follows a script, then ends the fault phase."""
 
     def __init__(self, plan: Plan, script: Script) -> None:
         super().__init__(plan, Feed(), "sim")
@@ -50,9 +50,9 @@ class Hands(RunAttendant):
         self.conductor = conductor
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().attend, conductor)
-            await until(conductor, lambda phase: phase == "storm")
+            await until(conductor, lambda phase: phase == "faults")
             await self._script(self)
-            self.end_storm()
+            self.end_faults()
 
     async def refusal(self, action: str, name: str) -> str:
         """Why a button does nothing."""
@@ -145,8 +145,8 @@ def test_what_was_pressed_stands_in_the_plan(broken: tuple[Path, RunRecord, Hand
         "isolate": pytest.approx(0.25, abs=0.01),
     }
     assert [step.for_s for step in session.steps[3:]] == [None, None, None]
-    assert session.storm_s == pytest.approx(
-        record.calm_ns / 1e9 - record.facts["zero_ns"] / 1e9, 0.1
+    assert session.faults_s == pytest.approx(
+        record.recovery_ns / 1e9 - record.facts["zero_ns"] / 1e9, 0.1
     )
     assert not record.stalls
 
@@ -172,7 +172,7 @@ def test_it_is_kept_as_a_scenario_and_as_a_replay(
     scenario = tmp_path / "by-hand.toml"
     scenario.write_text(plan_to_toml(plan, description="by hand"))
     read = read_file(scenario).plan(plan.seed, "process")
-    assert (read.steps, read.storm_s, read.shape) == (plan.steps, plan.storm_s, plan.shape)
+    assert (read.steps, read.faults_s, read.shape) == (plan.steps, plan.faults_s, plan.shape)
     outcome = Outcome(plan=plan, backend="process", record=broken[1])
     save_replay(Replay.of(outcome), tmp_path / "by-hand.rbx")
     assert load_replay(tmp_path / "by-hand.rbx").plan == plan
@@ -198,7 +198,7 @@ def test_the_feed_tells_what_happened(broken: tuple[Path, RunRecord, Hands]) -> 
     for expected in (
         "kill b3", "b3 ended: kill", "over: kill b3", "b3 starts as slave", "b3 has recovered",
         "over: pause b2", "over: isolate b1", "b3 ended: powercut",
-        "b2 becomes the master in place of b1", "all faults are healed", "storm", "calm",
+        "b2 becomes the master in place of b1", "all faults are healed", "faults", "recovery",
     ):  # fmt: skip
         assert expected in texts
     states = {span["kind"] for span in hands.values("span")}
@@ -226,7 +226,7 @@ def test_a_button_that_makes_no_sense_says_why(tmp_path: Path) -> None:
         await hands.press("cut", "b2")
         assert await hands.refusal("cut", "b2") == "cut b2: it is cut off"
         await hands.press("end", "")
-        await until(hands.conductor, lambda phase: phase != "storm")
+        await until(hands.conductor, lambda phase: phase != "faults")
         assert "the fault phase is over" in await hands.refusal("kill", "b2")
         assert "the fault phase is over" in await hands.refusal("end", "")
 
@@ -283,8 +283,8 @@ def test_steps_of_the_scenario_can_be_ended_by_hand(tmp_path: Path) -> None:
     plan = Plan(
         **{name: getattr(QUIET, name) for name in ("name", "seed", "shape", "producers")},
         steps=tuple(map(parse_step, texts)),
-        storm_s=2.0,
-        calm_s=2.0,
+        faults_s=2.0,
+        recovery_s=2.0,
     )
 
     async def script(hands: Hands) -> None:
@@ -302,14 +302,14 @@ def test_steps_of_the_scenario_can_be_ended_by_hand(tmp_path: Path) -> None:
     assert not record.stalls
 
 
-def test_the_storm_outlasts_its_steps_until_it_is_ended(tmp_path: Path) -> None:
+def test_the_fault_phase_outlasts_its_steps_until_it_is_ended(tmp_path: Path) -> None:
     async def script(hands: Hands) -> None:
-        await trio.sleep(10 * QUIET.storm_s)
+        await trio.sleep(10 * QUIET.faults_s)
 
     record, hands = run(tmp_path / "run", script)
-    lasted_s = (record.calm_ns - record.facts["zero_ns"]) / 1e9
-    assert lasted_s == pytest.approx(10 * QUIET.storm_s, abs=0.2)
-    assert hands.session().storm_s == pytest.approx(lasted_s, abs=0.01)
+    lasted_s = (record.recovery_ns - record.facts["zero_ns"]) / 1e9
+    assert lasted_s == pytest.approx(10 * QUIET.faults_s, abs=0.2)
+    assert hands.session().faults_s == pytest.approx(lasted_s, abs=0.01)
 
 
 def test_a_start_by_others_ends_what_was_killed_by_hand(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_readers_that_are_paused_fall_behind_and_catch_up(tmp_path: Path, mode: 
     """As the page shows it, and as the report does."""
     consumers = Consumers(count=2, members=1, mode=mode)  # type: ignore[arg-type]
     steps = (parse_step("at 1s pause clients:consumers for 4s"),)
-    plan = replace(QUIET, consumers=consumers, steps=steps, storm_s=6.0)
+    plan = replace(QUIET, consumers=consumers, steps=steps, faults_s=6.0)
 
     async def script(hands: Hands) -> None:
         await trio.sleep(6)

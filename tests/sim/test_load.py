@@ -21,8 +21,8 @@ def begun(rate: float, directory: Path) -> Counter[int]:
         shape=Shape(brokers=1, nameservers=1, repl="async"),
         producers=Producers(count=1, rate=rate, in_flight=32, batch=0.0, body=(64, 64)),
         consumers=Consumers(count=0),
-        storm_s=1.0,
-        calm_s=1.0,
+        faults_s=1.0,
+        recovery_s=1.0,
     )
     outcome = run_plan(plan, directory=directory)
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids

@@ -1,4 +1,4 @@
-"""What a step does for a while ends with the storm, also when its time had not come."""
+"""What a step does for a while ends with the fault phase, also when its time had not come."""
 
 from pathlib import Path
 
@@ -7,19 +7,19 @@ from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.search.runner import run_plan
 
-LONGER_THAN_THE_STORM = ["at 2s double b2 for 60s", "at 3s clock b3 jump 20s for 60s"]
+LONGER_THAN_THE_FAULT_PHASE = ["at 2s double b2 for 60s", "at 3s clock b3 jump 20s for 60s"]
 
 
-def test_the_end_of_the_storm_undoes_what_has_still_to_last(tmp_path: Path) -> None:
+def test_end_of_fault_phase_undoes_lasting_faults(tmp_path: Path) -> None:
     plan = Plan(
         name="lasting",
         seed=3,
         shape=Shape(brokers=3, nameservers=1, repl="async"),
         producers=Producers(count=1, rate=5),
         consumers=Consumers(count=1),
-        steps=tuple(map(parse_step, LONGER_THAN_THE_STORM)),
-        storm_s=6.0,
-        calm_s=8.0,
+        steps=tuple(map(parse_step, LONGER_THAN_THE_FAULT_PHASE)),
+        faults_s=6.0,
+        recovery_s=8.0,
     )
     outcome = run_plan(plan, directory=tmp_path)
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids

@@ -28,8 +28,8 @@ PLAN = Plan(
         count=2, rate=10.0, oneway=0.3, burst=30, large=LARGE, late=2, topics=3, stay_s=3.0
     ),
     consumers=Consumers(count=2),
-    storm_s=12.0,
-    calm_s=28.0,
+    faults_s=12.0,
+    recovery_s=28.0,
     broken="follower:any",
 )
 
@@ -66,8 +66,8 @@ def test_who_stays_broken_is_told(*, failover: bool, target: str, count: int) ->
         shape=shape,
         producers=load,
         consumers=Consumers(count=1),
-        storm_s=1.0,
-        calm_s=12.0,
+        faults_s=1.0,
+        recovery_s=12.0,
         broken=target,
     )
     outcome = run_plan(plan)
@@ -77,7 +77,7 @@ def test_who_stays_broken_is_told(*, failover: bool, target: str, count: int) ->
     assert len(outcome.record.facts["left_broken"]) == count
     assert len(outcome.record.facts["missed"]) == (not count)
     text = summary_text(outcome.judgement, outcome.record)
-    assert ("in the calm phase without power: b" in text) == bool(count)
+    assert ("in the recovery phase without power: b" in text) == bool(count)
 
 
 def test_its_keys_are_read_back() -> None:
@@ -93,8 +93,8 @@ def test_nodes_without_an_index_are_judged_by_what_needs_none() -> None:
         producers=Producers(count=2, rate=10.0),
         listeners=Listeners(count=2),
         steps=(parse_step("at 4s kill leader for 500ms"),),
-        storm_s=8.0,
-        calm_s=31.0,
+        faults_s=8.0,
+        recovery_s=31.0,
     )
     outcome = run_plan(plan)
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids

@@ -30,8 +30,8 @@ SMALL = Plan(
     producers=Producers(count=1, rate=10.0),
     consumers=Consumers(count=0),
     steps=tuple(map(parse_step, STEPS)),
-    storm_s=3.0,
-    calm_s=3.0,
+    faults_s=3.0,
+    recovery_s=3.0,
 )
 
 
@@ -86,12 +86,16 @@ def test_files_that_cannot_be_used(outcome: Outcome, tmp_path: Path) -> None:
     assert "written by rocketbed 9.1 in format 3, and this rocketbed" in later
     assert "the replay file is damaged" in refused({**row, "plan": {}})
     assert "the replay file is damaged" in refused({**row, "taken": {"x": 1}})
-    test = {"node": "test_a.py::test_b[sim-1]", "left_out": [2], "storms": {"1": ["at 1s heal"]}}
+    test = {
+        "node": "test_a.py::test_b[sim-1]",
+        "left_out": [2],
+        "fault_phases": {"1": ["at 1s heal"]},
+    }
     of_a_test = refused({**row, "test": test})
     assert "this file belongs to a test; use pytest test_a.py::test_b --rb-replay" in of_a_test
     read = read_replay(path)
     assert read.test is not None
-    assert (read.test.left_out, read.test.storms) == ((2,), {1: ("at 1s heal",)})
+    assert (read.test.left_out, read.test.fault_phases) == ((2,), {1: ("at 1s heal",)})
     assert "unknown backend 'dokcer'; did you mean 'docker'?" in refused(
         {**row, "backend": "dokcer"}
     )
@@ -170,7 +174,7 @@ def test_variations_keep_the_order_of_lives() -> None:
 
 
 def test_crash_points_are_spread_over_the_run() -> None:
-    quiet = replace(SMALL, steps=(), storm_s=2.0, calm_s=1.0)
+    quiet = replace(SMALL, steps=(), faults_s=2.0, recovery_s=1.0)
     count = disk_events(quiet, "b1")
     plans = list(crash_points(quiet, node="b1", sample=4))
     events = [int(plan.steps[0].words["store-event"]) for plan in plans]

@@ -21,7 +21,7 @@ MISSED = '[expect]\nprogress = [100000, "1s"]\n'
 @pytest.mark.slow
 def test_a_campaign_and_its_second_half(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "tiny.toml"
-    path.write_text(SCENARIO.replace("STORM", "1s") + MISSED)
+    path.write_text(SCENARIO.replace("FAULTS", "1s") + MISSED)
     options = CampaignOptions(
         seeds=SeedOptions(scenario=str(path)), out=tmp_path / "out", first=5, count=1
     )

@@ -33,8 +33,8 @@ PLAN = Plan(
     shape=Shape(brokers=2, nameservers=1, repl="sync", min_isr=2),
     producers=Producers(count=1, rate=60.0, topics=1, queues=1, body=(200, 200), batch=0.0),
     consumers=Consumers(count=1),
-    storm_s=2.0,
-    calm_s=2.0,
+    faults_s=2.0,
+    recovery_s=2.0,
 )
 AT_ONCE = ("plain", "unicode", "binary", "random", "tags", "batch", "roll", "flood", "to-retry")
 """Kinds of messages that are where they were acknowledged: not delayed, not of a transaction."""

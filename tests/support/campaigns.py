@@ -13,11 +13,11 @@ repl = "async"
 [load.producer]
 count = 1
 rate = 20
-[calm]
-at = "STORM"
+[recovery]
+at = "FAULTS"
 drain = "2s"
 """
-"""STORM is for the test to set."""
+"""FAULTS is for the test to set."""
 LONE = Plan(
     name="lone",
     seed=1,
@@ -25,8 +25,8 @@ LONE = Plan(
     producers=Producers(count=1, rate=8.0),
     consumers=Consumers(count=1),
     steps=(parse_step("at 1s powercut b1 for 300ms"),),
-    storm_s=3.0,
-    calm_s=3.0,
+    faults_s=3.0,
+    recovery_s=3.0,
 )
 """A node that loses power once."""
 

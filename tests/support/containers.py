@@ -13,7 +13,7 @@ nameservers = 1
 [load.producer]
 count = 1
 rate = 20.0
-[calm]
+[recovery]
 at = "400s"
 drain = "5s"
 """

@@ -123,7 +123,7 @@ def meets_another_build(bed: Bed) -> str:
 
 def campaigns(bed: Bed) -> dict[str, Any]:
     file = bed.own / "tiny.toml"
-    file.write_text(SCENARIO.replace("STORM", "1s") + MISSED)
+    file.write_text(SCENARIO.replace("FAULTS", "1s") + MISSED)
     seeds = SeedOptions(scenario=str(file), text=file.read_text())
     options = CampaignOptions(seeds=seeds, out=bed.own / "campaign", count=3)
     job = bed.job(lambda job: campaign(job, options))

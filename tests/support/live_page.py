@@ -33,7 +33,7 @@ rate = 30
 [load.consumer]
 count = 1
 
-[calm]
+[recovery]
 at = "4s"
 drain = "6s"
 """
@@ -92,9 +92,9 @@ class Live:
                 return found
         raise AssertionError(f"not within {timeout_s:g} s; the command said:\n{self.said()}")
 
-    def wait_storm(self) -> None:
+    def wait_faults(self) -> None:
         """Wait until the load is on."""
-        self.wait_for(lambda values: values["phase"]["name"] in ("storm", "watching"))
+        self.wait_for(lambda values: values["phase"]["name"] in ("faults", "watching"))
 
     def interrupt(self) -> None:
         """Ctrl-C."""

@@ -143,7 +143,7 @@ class RunMaker:
             groups={"b": list(nodes)},
             leaders={"b": "b1"},
             stopped_cleanly=list(nodes),
-            calm_ns=50 * SECOND,
+            recovery_ns=50 * SECOND,
             end_ns=END_NS,
         )
 

@@ -42,7 +42,7 @@ def run_in_simulation(
                 return await conductor(plan, backend, Company(say=say)).run(directory)
 
             process = simulation.start(HARNESS, main)
-            limit_s = plan.storm_s + plan.calm_s + LIMIT_S
+            limit_s = plan.faults_s + plan.recovery_s + LIMIT_S
             record: RunRecord = simulation.run_process(process, limit_s)
     return record, simulation
 

@@ -109,7 +109,7 @@ export function roleOf(machine) {
 // The newest half second of the load; none once nobody sends, so that no figure stands still.
 export function newest(state) {
   const last = [...state.point.values()].at(-1);
-  const sends = ["storm", "calm", "drain", "watching"].includes(state.values.get("phase")?.name);
+  const sends = ["faults", "recovery", "drain", "watching"].includes(state.values.get("phase")?.name);
   return last && sends && (state.values.get("clock") ?? 0) - last.t < 2 ? last : undefined;
 }
 

@@ -76,10 +76,10 @@ function drawHead(run) {
   text("phase", phase.name);
   byId("phase").className = `pill ${phase.name.replace(/\s/g, "-")}`;
   text("clock", minutes(since));
-  const storm = phase.name === "storm" ? "" : "only in the fault phase";
+  const unavailable = phase.name === "faults" ? "" : "only in the fault phase";
   for (const id of ["heal-all", "end"]) {
     byId(id).hidden = run.mode !== "run";
-    able(byId(id), storm);
+    able(byId(id), unavailable);
   }
 }
 
@@ -124,7 +124,7 @@ function drawEvents() {
 // The mark says how the cluster is, whatever the run does; the banner what nobody may overlook.
 function drawHealth() {
   const phase = state.values.get("phase")?.name, health = state.values.get("health");
-  const stands = health && ["storm", "calm", "drain", "watching"].includes(phase);
+  const stands = health && ["faults", "recovery", "drain", "watching"].includes(phase);
   const out = stands && health.since != null;
   text("health", stands ? `${health.mark === "well" ? "✓" : "!"} ${health.mark}` : "");
   byId("health").className = `health ${stands ? health.mark.replace(" ", "-") : ""}`;

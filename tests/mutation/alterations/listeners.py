@@ -76,15 +76,15 @@ def _refused(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
 
 def _calm(change: dict[str, int], rows: list[Row], record: RunRecord) -> Iterable[Row]:
     for row in rows:
-        is_meant = row.function == Function.TELL and row.invoked_ns > record.calm_ns
+        is_meant = row.function == Function.TELL and row.invoked_ns > record.recovery_ns
         yield row._replace(**change) if is_meant else row
 
 
-def _unanswered_in_storm(rows: list[Row], record: RunRecord) -> Iterable[Row]:
+def _unanswered_in_fault_phase(rows: list[Row], record: RunRecord) -> Iterable[Row]:
     number = 0
     for row in rows:
         is_told = row.function == Function.TELL and row.outcome == Outcome.OK
-        is_meant = is_told and row.invoked_ns < record.calm_ns
+        is_meant = is_told and row.invoked_ns < record.recovery_ns
         number += is_meant
         if is_meant and number % 3 == 0:
             late_ns = row.invoked_ns + TIMEOUT_NS
@@ -126,14 +126,18 @@ TOLD: Final = tuple(
         ("told-refused", "sends to listeners were refused", _refused),
         (
             "told-unanswered",
-            "in calm no send to listeners was answered",
+            "in recovery no send to listeners was answered",
             partial(_calm, {"outcome": Outcome.INFO}),
         ),
-        ("told-unsafe", "in calm no send to listeners was said to be safe", partial(_calm, UNSAFE)),
+        (
+            "told-unsafe",
+            "in recovery no send to listeners was said to be safe",
+            partial(_calm, UNSAFE),
+        ),
         (
             "told-timed-out",
-            "in the storm every third send to listeners timed out",
-            _unanswered_in_storm,
+            "in the fault phase every third send to listeners timed out",
+            _unanswered_in_fault_phase,
         ),
         ("delayed-unheard", "half of the delayed messages came to nobody", _unheard),
         ("refused-unrepeated", "what was refused never came again", _unrepeated),

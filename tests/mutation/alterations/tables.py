@@ -101,7 +101,7 @@ def _of_group(path: Path, record: RunRecord, *, from_share: float) -> bool:
 
     def change(row: Row) -> Row | None:
         meant = _is(Function.DELIVER, Function.COMMIT_OFFSET)(row) and row.operation == numbers[0]
-        return None if meant and row.returned_ns >= from_share * record.calm_ns else row
+        return None if meant and row.returned_ns >= from_share * record.recovery_ns else row
 
     return _rows(change, path)
 
@@ -127,12 +127,12 @@ def _last_delivery(change: Change, path: Path, _record: RunRecord) -> bool:
 
 
 def _nobody_answered(path: Path, record: RunRecord) -> bool:
-    """No send was acknowledged in half of the storm: all timed out."""
+    """No send was acknowledged in half of the fault phase: all timed out."""
     begin = int(record.facts.get("zero_ns", 0))
-    storm_ns = record.calm_ns - begin
+    faults_ns = record.recovery_ns - begin
 
     def change(row: Row) -> Row:
-        share = (row.invoked_ns - begin) / max(storm_ns, 1)
+        share = (row.invoked_ns - begin) / max(faults_ns, 1)
         if not SENT_OK(row) or not 0.3 <= share < 0.8:
             return row
         unknown = {"queue": -1, "queue_offset": -1, "physical_offset": -1, "node": 0, "status": -1}
@@ -152,7 +152,7 @@ ALTERATIONS: Final = (
     Alteration("group-gone", "nothing was delivered to a group", partial(_of_group, from_share=-1)),
     Alteration(
         "group-half",
-        "a group stopped half-way through the storm",
+        "a group stopped half-way through the fault phase",
         partial(_of_group, from_share=0.5),
     ),
     Alteration("followers-empty", "pulls of followers gave no messages", _of_followers),
@@ -228,8 +228,8 @@ ALTERATIONS: Final = (
         lambda: _each(SENT_OK, _plus("returned_ns", SLOW_NS)),
     ),
     Alteration(
-        "storm-unanswered",
-        "no send was acknowledged in half of the storm",
+        "faults-unanswered",
+        "no send was acknowledged in half of the fault phase",
         _nobody_answered,
     ),
     _change(

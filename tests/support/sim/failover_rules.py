@@ -31,7 +31,7 @@ from tests.support.sim.failover_storm import (
 )
 from tests.support.sim.failover_watch import WatchedGroup
 
-STORM_S: Final = 12.0
+FAULTS_S: Final = 12.0
 """Simulated seconds of faults of one seed."""
 RATE: Final = 60.0
 """Messages a second."""
@@ -238,7 +238,7 @@ def run(
             group.settle()
             storm = Storm(group, seed)
             if course is None:
-                storm.blow(STORM_S)
+                storm.blow(FAULTS_S)
             else:
                 course(storm)
             storm.clear()

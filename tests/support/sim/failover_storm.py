@@ -1,8 +1,7 @@
 """Faults for a group with failover that overlap: machines, links, slow disks, lost answers.
 
-Each seed has a weather of its own: how often which fault comes, which disks and links are slow, and
-how often the links of a leader go in the moment that the register has changed, so that it does not
-hear of it.
+Each seed draws how often which fault comes, which disks and links are slow, and how often the links
+of a leader go in the moment that the register has changed, so that the leader misses it.
 """
 
 from collections.abc import Collection

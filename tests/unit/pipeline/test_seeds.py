@@ -19,9 +19,9 @@ from rocketbed.pipeline.jobs.seeds import SeedOptions, run_seed, tree_memory, un
 from tests.support.campaigns import SCENARIO
 
 
-def options(tmp_path: Path, text: str = "", storm: str = "1s") -> SeedOptions:
+def options(tmp_path: Path, text: str = "", faults: str = "1s") -> SeedOptions:
     path = tmp_path / "tiny.toml"
-    path.write_text(SCENARIO.replace("STORM", storm) + text)
+    path.write_text(SCENARIO.replace("FAULTS", faults) + text)
     return SeedOptions(scenario=str(path), text=path.read_text())
 
 
@@ -57,7 +57,7 @@ def test_of_a_run_that_left_much_the_replay_file_is_kept(
 
 
 def test_a_seed_that_takes_too_long_or_too_much_is_ended(tmp_path: Path) -> None:
-    long = options(tmp_path, storm="3000s")
+    long = options(tmp_path, faults="3000s")
     slow, _ = run_seed(1, replace(long, timeout_s=1.5))
     assert (slow["verdict"], slow["exit_code"]) == ("timeout", -signal.SIGKILL)
     large, _ = run_seed(1, replace(long, memory_mib=20))
@@ -71,7 +71,7 @@ def test_a_seed_that_cannot_run_says_why(tmp_path: Path) -> None:
 
 
 def test_a_seed_ends_with_its_worker(tmp_path: Path) -> None:
-    long = replace(options(tmp_path, storm="3000s"), timeout_s=600)
+    long = replace(options(tmp_path, faults="3000s"), timeout_s=600)
     code = (
         "from rocketbed.pipeline.jobs.seeds import *\n"
         f"run_seed(1, SeedOptions(scenario={long.scenario!r}))\n"

@@ -30,8 +30,8 @@ PLAN = Plan(
     shape=Shape(brokers=2, nameservers=1, repl="async"),
     producers=Producers(count=1, rate=10),
     consumers=Consumers(count=1),
-    storm_s=1.0,
-    calm_s=2.0,
+    faults_s=1.0,
+    recovery_s=2.0,
 )
 ALL_WELL = [
     judged(f"{id_} x", 5, "messages", [])

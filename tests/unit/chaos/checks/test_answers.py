@@ -175,7 +175,7 @@ def power_is_off(run: RunMaker, *, copies: int = 2) -> None:
     run.trace.nodes.pop("b3")
     run.trace.node("b3").add(0, 0, 0)
     run.event(SENT_NS - 70 * SECOND, "b3", "exit", cause="powercut")
-    run.record.calm_ns = SENT_NS - 50 * SECOND
+    run.record.recovery_ns = SENT_NS - 50 * SECOND
     run.record.promise = replace(run.record.promise, copies=copies)
 
 
@@ -189,7 +189,7 @@ def while_less_than_the_core_is_alive(run: RunMaker) -> None:
 
 def soon_after_the_core_is_alone(run: RunMaker) -> None:
     power_is_off(run)
-    run.record.calm_ns = SENT_NS - SECOND
+    run.record.recovery_ns = SENT_NS - SECOND
 
 
 def while_a_slave_was_down(run: RunMaker) -> None:

@@ -24,7 +24,7 @@ def test_half_of_a_masters_writes(
     tmp_path: Path, late_ms: int, count: int, verdict: Verdict
 ) -> None:
     run = RunMaker(tmp_path / "run")
-    run.record.calm_ns, run.trace = 30 * SECOND, Trace()
+    run.record.recovery_ns, run.trace = 30 * SECOND, Trace()
     for node in run.nodes:
         late_ns = 0 if node == "b1" else late_ms * MS
         run.trace.node(node).add(SECOND, 1000, 1000)
@@ -37,7 +37,7 @@ def test_half_of_a_masters_writes(
 
 def test_over_a_slow_network_copies_take_longer(tmp_path: Path) -> None:
     run = RunMaker(tmp_path / "run")
-    run.record.calm_ns, run.trace = 30 * SECOND, Trace()
+    run.record.recovery_ns, run.trace = 30 * SECOND, Trace()
     run.record.facts["link_ns"] = 600 * MS
     for node in run.nodes:
         run.trace.node(node).add(SECOND, 1000, 1000)
@@ -49,5 +49,5 @@ def test_over_a_slow_network_copies_take_longer(tmp_path: Path) -> None:
 
 def test_before_the_calm_nothing_is_late(tmp_path: Path) -> None:
     run = RunMaker(tmp_path / "run")
-    run.record.calm_ns = 0
+    run.record.recovery_ns = 0
     assert run.judge(only=["R10"]).result("R10").verdict is Verdict.NOT_APPLICABLE

@@ -334,7 +334,7 @@ def test_a_check_that_had_to_run_and_did_not_is_no_pass(run: RunMaker, required_
 
 
 @pytest.mark.parametrize(
-    ("calm_s", "strike_s", "delay_s", "expected"),
+    ("recovery_s", "strike_s", "delay_s", "expected"),
     [
         (1, 0, 1, Verdict.OK),
         (1, 0, 5, Verdict.VIOLATED),
@@ -346,9 +346,9 @@ def test_a_check_that_had_to_run_and_did_not_is_no_pass(run: RunMaker, required_
     ],
 )
 def test_what_is_sent_late_in_calm_comes_soon(
-    run: RunMaker, calm_s: int, strike_s: int | None, delay_s: int, expected: Verdict
+    run: RunMaker, recovery_s: int, strike_s: int | None, delay_s: int, expected: Verdict
 ) -> None:
-    run.record.calm_ns = calm_s * SECOND
+    run.record.recovery_ns = recovery_s * SECOND
     run.events.clear()
     if strike_s is not None:
         run.strike(strike_s * SECOND, "b1", "reset")
@@ -362,7 +362,7 @@ def test_what_is_sent_late_in_calm_comes_soon(
 
 
 def test_how_late_readers_were_under_faults_is_a_figure(run: RunMaker) -> None:
-    run.record.calm_ns, run.record.consumer_groups = 50 * SECOND, {}
+    run.record.recovery_ns, run.record.consumer_groups = 50 * SECOND, {}
     early = [replace(one, invoked_ns=SECOND, returned_ns=2 * SECOND) for one in run.sends[:-1]]
     late = replace(run.sends[-1], invoked_ns=84 * SECOND, returned_ns=84 * SECOND + 5 * MS)
     run.sends[:] = [*early, late]
@@ -374,7 +374,7 @@ def test_how_late_readers_were_under_faults_is_a_figure(run: RunMaker) -> None:
 
 
 def test_what_came_before_its_acknowledgement_was_not_late(run: RunMaker) -> None:
-    run.record.calm_ns, run.record.consumer_groups = 50 * SECOND, {}
+    run.record.recovery_ns, run.record.consumer_groups = 50 * SECOND, {}
     run.sends[:] = [replace(one, invoked_ns=SECOND, returned_ns=9 * SECOND) for one in run.sends]
     run.rows.clear()
     follow(run, range(COUNT), 2 * SECOND)
@@ -388,7 +388,7 @@ def test_what_came_before_its_acknowledgement_was_not_late(run: RunMaker) -> Non
 def test_who_went_back_is_given_what_is_new_behind_that(
     run: RunMaker, back_s: int, again_s: float, expected: tuple[int, int]
 ) -> None:
-    run.record.calm_ns, run.delivered, last = 1, [], run.sends[-1]
+    run.record.recovery_ns, run.delivered, last = 1, [], run.sends[-1]
     run.sends[-1] = replace(last, invoked_ns=70 * SECOND, returned_ns=70 * SECOND + 5 * MS)
     times = [60 * SECOND, int(again_s * SECOND), 76 * SECOND]
 
@@ -425,7 +425,7 @@ def test_who_waits_for_its_commits_is_given_nothing_meanwhile(
     expected: tuple[int, int],
 ) -> None:
     run.record.facts["disk_ns"] = disk_ms * MS
-    run.record.calm_ns, run.delivered, last = 1, [], run.sends[-1]
+    run.record.recovery_ns, run.delivered, last = 1, [], run.sends[-1]
     run.sends[-1] = replace(last, invoked_ns=70 * SECOND, returned_ns=70 * SECOND)
 
     def rows(_run: RunMaker, _built: Made, ids: Ids) -> Iterator[Row]:

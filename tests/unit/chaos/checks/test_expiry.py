@@ -16,7 +16,7 @@ FIRST_SEGMENT = 18
 def run(tmp_path: Path) -> RunMaker:
     maker = RunMaker(tmp_path / "run")
     maker.record.facts["retention_ns"] = 10 * SECOND
-    maker.record.calm_ns = 0
+    maker.record.recovery_ns = 0
     return maker
 
 
@@ -52,7 +52,7 @@ def test_nothing_deleted(run: RunMaker, reserved_s: int, stop_s: int, verdict: V
 
 
 @pytest.mark.parametrize(
-    ("calm_s", "round_s", "event", "finds"),
+    ("recovery_s", "round_s", "event", "finds"),
     [
         (60, 1, ("start", 0), True),
         (0, 1, ("start", 0), False),
@@ -65,10 +65,10 @@ def test_nothing_deleted(run: RunMaker, reserved_s: int, stop_s: int, verdict: V
     ],
 )
 def test_in_the_calm_every_node_deletes_what_is_old(
-    run: RunMaker, calm_s: int, round_s: int, event: tuple[str, int], finds: bool
+    run: RunMaker, recovery_s: int, round_s: int, event: tuple[str, int], finds: bool
 ) -> None:
     """The first segment is old at 10 s, and nodes are stopped at 95 s."""
-    run.record.calm_ns, run.record.stop_ns = calm_s * SECOND, 95 * SECOND
+    run.record.recovery_ns, run.record.stop_ns = recovery_s * SECOND, 95 * SECOND
     run.record.facts["retention_round_ns"] = round_s * SECOND
     run.specs += [spec_of(COUNT + number) for number in range(20)]
     run.sends += [Sent(COUNT + number) for number in range(20)]
@@ -92,7 +92,7 @@ def test_a_slow_disk_keeps_what_is_old_until_its_mark_rises(
 
 def test_a_segment_is_old_when_what_stands_behind_it_is(run: RunMaker) -> None:
     """Nothing was written for half a minute."""
-    run.record.calm_ns, run.record.stop_ns = 60 * SECOND, 95 * SECOND
+    run.record.recovery_ns, run.record.stop_ns = 60 * SECOND, 95 * SECOND
     run.record.facts["retention_round_ns"] = SECOND
     run.specs += [spec_of(COUNT + number) for number in range(20)]
     run.sends += [Sent(COUNT + number) for number in range(20)]

@@ -18,7 +18,7 @@ LOST = "at 100ms register ns1 delete"
 @pytest.fixture
 def maker(tmp_path: Path) -> RunMaker:
     run_maker = RunMaker(tmp_path / "run")
-    run_maker.record.calm_ns = 10 * SECOND
+    run_maker.record.recovery_ns = 10 * SECOND
     return run_maker
 
 
@@ -70,7 +70,7 @@ def test_who_leads_ends_before_the_next_one_leads(maker: RunMaker) -> None:
 
 def test_nobody_leads_after_a_turn(maker: RunMaker) -> None:
     hand_over(maker)
-    maker.record.calm_ns = 104 * MS
+    maker.record.recovery_ns = 104 * MS
     assert results(judge(maker))["X4"].findings == ("nobody followed b1 after 'handover b1'",)
 
 

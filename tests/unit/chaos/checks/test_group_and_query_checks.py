@@ -444,12 +444,12 @@ def query(run: RunMaker, value: int, time_ns: int, offset: int, status: int = 1)
     )
 
 
-def not_found_in_calm(run: RunMaker) -> None:
+def not_found_in_recovery(run: RunMaker) -> None:
     query(run, 4, 60 * SECOND, -1, 0)
 
 
 def not_found_in_an_index_with_untold_damage(run: RunMaker) -> None:
-    not_found_in_calm(run)
+    not_found_in_recovery(run)
     run.event(SECOND, "b1", "damaged", hit="index/1", kind="zero")
 
 
@@ -464,12 +464,12 @@ def not_found_in_an_index_that_was_built_again(run: RunMaker) -> None:
 
 
 def not_found_where_a_table_was_damaged(run: RunMaker) -> None:
-    not_found_in_calm(run)
+    not_found_in_recovery(run)
     run.event(SECOND, "b1", "damaged", hit="config/topics.json", kind="zero")
     run.event(2 * SECOND, "b1", "reported", event="store.damage", text="a table")
 
 
-def not_found_in_storm(run: RunMaker) -> None:
+def not_found_in_fault_phase(run: RunMaker) -> None:
     query(run, 4, 40 * SECOND, -1, 0)
 
 
@@ -645,12 +645,12 @@ CASES: list[tuple[Change, set[str]]] = [
     (committed_beyond, {"A25"}),
     (stored_beyond, {"A25"}),
     (stored_at_the_end, set()),
-    (not_found_in_calm, {"A17"}),
+    (not_found_in_recovery, {"A17"}),
     (not_found_in_an_index_with_untold_damage, {"A17"}),
     (not_found_in_a_damaged_index, set()),
     (not_found_in_an_index_that_was_built_again, {"A17"}),
     (not_found_where_a_table_was_damaged, {"A17"}),
-    (not_found_in_storm, {"A17w"}),
+    (not_found_in_fault_phase, {"A17w"}),
     (not_found_at_once, set()),
     (another_found, {"A17"}),
     (found_where_it_is, set()),
@@ -719,7 +719,7 @@ def test_a_place_may_be_passed_at_a_second_master(
 
 
 def test_warnings_do_not_fail_a_run(run: RunMaker) -> None:
-    not_found_in_storm(run)
+    not_found_in_fault_phase(run)
     judgement = run.judge()
     assert found(judgement) == {"A17w"}
     assert str(judgement.verdict) == "pass"

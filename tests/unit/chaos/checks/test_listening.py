@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> RunMaker:
     maker.record.ordered_listeners = [ORDERED]
     maker.record.listener_tries = TRIES
     maker.record.delay_levels = "1s 2s 3s 4s"
-    maker.record.calm_ns = 30 * SECOND
+    maker.record.recovery_ns = 30 * SECOND
     return maker
 
 
@@ -380,10 +380,10 @@ def called_once_more_in_order_where_nothing_had_been_safe(run: RunMaker) -> None
     called_once_more_in_order_where_nothing_was_safe(run, since_s=8)
 
 
-def called_once_more_in_a_storm(run: RunMaker) -> None:
+def called_once_more_in_the_fault_phase(run: RunMaker) -> None:
     """Its owner could not put it back."""
     called_once_more(run, ORDERED)
-    run.record.calm_ns = 40 * SECOND
+    run.record.recovery_ns = 40 * SECOND
 
 
 def refused_to_its_sender(run: RunMaker) -> None:
@@ -709,7 +709,7 @@ def taken_again_in_order(run: RunMaker) -> None:
         (called_once_more_in_order, {"A28"}),
         (called_once_more_in_order_where_nothing_was_safe, set()),
         (called_once_more_in_order_where_nothing_had_been_safe, {"A28"}),
-        (called_once_more_in_a_storm, set()),
+        (called_once_more_in_the_fault_phase, set()),
         (refused_to_its_sender, {"A28"}),
         (again_late, {"A27w"}),
         (usually_again, {"A27w"}),
@@ -762,16 +762,16 @@ def test_where_nobody_listened_there_is_nothing_to_look_at(tmp_path: Path) -> No
 
 def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) -> None:
     late(run)
-    run.record.calm_ns = 0
+    run.record.recovery_ns = 0
     assert run.judge(only=IDS).result("A27w").verdict is Verdict.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(("has_fault", "expected"), [(True, "not-applicable"), (False, "violated")])
-def test_without_a_fault_nothing_may_be_late_before_the_calm_phase(
+def test_without_a_fault_nothing_may_be_late_before_the_recovery_phase(
     run: RunMaker, has_fault: bool, expected: str
 ) -> None:
     late(run)
-    run.record.calm_ns = 70 * SECOND
+    run.record.recovery_ns = 70 * SECOND
     if has_fault:
         run.strike(2 * SECOND, "b1", "reset")
     assert str(run.judge(only=IDS).result("A27w").verdict) == expected

@@ -95,7 +95,7 @@ def test_outages_of_attempts() -> None:
 
 @pytest.mark.parametrize(("count", "is_missed"), [(2, False), (3, True)])
 def test_progress_in_the_leanest_time(maker: RunMaker, count: int, is_missed: bool) -> None:
-    maker.record.calm_ns = 235 * MS
+    maker.record.recovery_ns = 235 * MS
     for value in (9, 10, 11):
         maker.sends[value] = replace(maker.sends[value], outcome=Outcome.WEAK)
     maker.record.expect = Expectation(progress=(count, 0.05))
@@ -104,8 +104,8 @@ def test_progress_in_the_leanest_time(maker: RunMaker, count: int, is_missed: bo
     assert results(judgement)["X2"].figures == {"fewest": 2, "expected": count}
 
 
-def test_progress_at_the_beginning_and_end_of_the_storm(maker: RunMaker) -> None:
-    maker.record.calm_ns = 10 * SECOND
+def test_progress_at_the_beginning_and_end_of_the_fault_phase(maker: RunMaker) -> None:
+    maker.record.recovery_ns = 10 * SECOND
     maker.record.expect = Expectation(progress=(1, 9.0))
     judgement = maker.judge(only=IDS)
     assert found(judgement) == {"X2"}, "nothing came after the first quarter of a second"

@@ -56,6 +56,6 @@ def test_the_file_is_a_scenario_for_the_same_cluster(tmp_path: Path) -> None:
     assert path == tmp_path / FILE
     plan = read_file(path).plan(0, "process")
     assert plan.steps == notes.plan().steps
-    assert plan.storm_s == 3.0 + AFTER_S
+    assert plan.faults_s == 3.0 + AFTER_S
     shape = plan.shape
     assert (shape.brokers, shape.nameservers, shape.flush, shape.copies) == (3, 1, "sync", 2)

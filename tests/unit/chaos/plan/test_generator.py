@@ -27,16 +27,16 @@ def test_a_seed_is_a_plan() -> None:
     assert len({str(generate(seed)) for seed in range(50)}) == 50
 
 
-@pytest.mark.parametrize("storm_s", [12.0, 30.0, 120.0])
-def test_plans_can_be_run(storm_s: float) -> None:
+@pytest.mark.parametrize("faults_s", [12.0, 30.0, 120.0])
+def test_plans_can_be_run(faults_s: float) -> None:
     for seed in SEEDS:
-        plan = generate(seed, Generate(storm_s=storm_s))
+        plan = generate(seed, Generate(faults_s=faults_s))
         check_plan(plan)
-        assert plan.storm_s == storm_s
+        assert plan.faults_s == faults_s
         for step in plan.steps:
             first = label_root(plan, step).trigger
             assert isinstance(first, At)
-            assert first.seconds < storm_s
+            assert first.seconds < faults_s
 
 
 def test_the_load_is_light() -> None:
@@ -78,7 +78,7 @@ def test_odd_seeds_end_with_the_loss_of_the_masters_disk() -> None:
         ]
         if seed % 2 and plan.shape.brokers > 1:
             assert wiped
-            assert max(wiped) > plan.storm_s / 3
+            assert max(wiped) > plan.faults_s / 3
 
 
 def test_all_classes_come_and_each_is_often_absent() -> None:
@@ -163,4 +163,4 @@ def test_odd_seeds_of_groups_with_failover_end_with_a_loss_of_packets() -> None:
             if step.words.get("loss") == 0.7 and isinstance(step.trigger, At)
         ]
         assert len(lossy) == seed % 2
-        assert all(moment > elected(seed).storm_s / 2 for moment in lossy)
+        assert all(moment > elected(seed).faults_s / 2 for moment in lossy)

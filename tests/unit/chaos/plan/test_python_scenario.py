@@ -31,7 +31,7 @@ def sync_failover(sc: Scenario) -> None:
     sc.at(20 * s).disk("leader", slow_fsync=300 * ms, for_=1 * s, p=0.5)
     sc.when("isr < 2").powercut("leader")
     sc.at(30 * s).crash("leader", store_event="rand:1..9", within=2 * s)
-    sc.calm(at=60 * s, drain=30 * s)
+    sc.recovery(at=60 * s, drain=30 * s)
     sc.expect(loss="bound", rto=5 * s, progress=(50, 5 * s))
 
 
@@ -71,7 +71,7 @@ def test_the_function_and_the_file_give_one_plan() -> None:
 def test_a_family_is_described_by_its_function() -> None:
     made = family(sync_failover, backends=["sim"])
     assert (made.name, made.description) == ("sync-failover", "Kill the master, promote a slave.")
-    assert made.plan(0, quick=True).storm_s == 12.0
+    assert made.plan(0, quick=True).faults_s == 12.0
 
 
 def chancy(sc: Scenario) -> None:
@@ -178,7 +178,7 @@ def test_what_ships() -> None:
                 plan = made.plan(7, backend, quick=quick)
                 assert plan == made.plan(7, backend, quick=quick)
                 assert plan.steps or made.name == "rebalance"
-                assert plan.storm_s <= (15 if quick else 70)
+                assert plan.faults_s <= (15 if quick else 70)
 
 
 def test_unknown_names_have_a_nearest() -> None:

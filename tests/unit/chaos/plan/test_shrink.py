@@ -59,12 +59,12 @@ def test_everything_else_becomes_plain() -> None:
     assert (shrunk.plan.producers.count, shrunk.plan.producers.batch) == (1, 0.0)
     assert (shrunk.plan.producers.topics, shrunk.plan.consumers.count) == (1, 0)
     assert [str(step) for step in shrunk.plan.steps] == ["at 2s kill b1"]
-    assert (shrunk.plan.storm_s, shrunk.plan.calm_s) == (3.0, 10.0)
+    assert (shrunk.plan.faults_s, shrunk.plan.recovery_s) == (3.0, 10.0)
 
 
-def test_a_stall_keeps_its_calm_phase() -> None:
+def test_a_stall_keeps_its_recovery_phase() -> None:
     shrunk = shrink_plan(PAIR, "L5", probe_of({"kill b1"}, []))
-    assert shrunk.plan.calm_s == PAIR.calm_s
+    assert shrunk.plan.recovery_s == PAIR.recovery_s
 
 
 def test_durations_are_halved_while_they_may_be() -> None:

@@ -53,7 +53,7 @@ link_jitter = "200us"
 disk = {{ b1 = "50ms" }}
 slowness = {{ c2 = 3.5 }}
 cold_share = 0.25
-[calm]
+[recovery]
 at = "60s"
 drain = "20s"
 [expect]
@@ -77,7 +77,7 @@ def test_every_key_has_its_place_in_the_plan() -> None:
     assert (family.seed_count("sim"), family.seed_count("process")) == (7, 2)
     plan = family.plan(3)
     shape, load, weather = plan.shape, plan.producers, plan.weather
-    assert (plan.name, plan.seed, plan.storm_s, plan.calm_s) == ("all", 3, 60.0, 20.0)
+    assert (plan.name, plan.seed, plan.faults_s, plan.recovery_s) == ("all", 3, 60.0, 20.0)
     assert (shape.brokers, shape.groups, shape.nameservers, shape.min_isr) == (3, 2, 3, 3)
     assert (shape.flush, shape.repl, shape.segment) == ("sync", "async", 65536)
     assert shape.settings == {"flushIntervalCommitLog": "100", "transferMsgByHeap": "true"}
@@ -96,7 +96,7 @@ def test_variants_replace_keys() -> None:
 name = "v"
 steps = ["at 24s kill leader for 2s"]
 load.producer = { rate = 5 }
-[calm]
+[recovery]
 at = "48s"
 [process.load.producer]
 rate = 100
@@ -105,7 +105,7 @@ rate = 100
     assert family.plan(0).producers.rate == 5.0
     assert family.plan(0, "process").producers.rate == 100.0
     quick = family.plan(0, quick=True)
-    assert (quick.storm_s, str(quick.steps[0])) == (12.0, "at 6s kill leader for 500ms")
+    assert (quick.faults_s, str(quick.steps[0])) == (12.0, "at 6s kill leader for 500ms")
     own = read_toml(text + '[quick]\nsteps = ["at 1s kill leader"]\n', "v.toml")
     assert [str(step) for step in own.plan(0, quick=True).steps] == ["at 1s kill leader"]
 
@@ -143,37 +143,49 @@ def test_swarm_weather_comes_from_the_seed() -> None:
             "[cluster.settings]\nmaxMessageSize = 300",
             "maxMessageSize=300 refuses bodies of this load",
         ),
-        ("[calm]\nat = 8", 'calm.at: 8 is not a duration; write "8s"'),
+        ("[recovery]\nat = 8", 'recovery.at: 8 is not a duration; write "8s"'),
         (
             "[load.consumer]\ncount = 2\nmembers = 3",
             "members: 3 is not between 1 and 2 (of 2 consumers)",
         ),
-        ("[calm]\nbroken = 'leader'", "calm.broken: 'leader': nobody would lead"),
+        ("[recovery]\nbroken = 'leader'", "recovery.broken: 'leader': nobody would lead"),
         (
-            "[cluster]\nnameservers = 1\n[calm]\nbroken = 'ns:any'",
-            "calm.broken: 'ns:any': there is no other nameserver",
-        ),
-        ("[calm]\nbroken = 'all'", "calm.broken: 'all': one node that the others can do without"),
-        ("[calm]\nbroken = 'node:producer-1'", "calm.broken: 'node:producer-1': one node that"),
-        ("[calm]\nbroken = 'clients:all'", "calm.broken: 'clients:all': one node that"),
-        ("[calm]\nbroken = 'follower:all:b'", "calm.broken: 'follower:all:b': one node that"),
-        ("[calm]\nbroken = 'rand:0'", "calm.broken: 'rand:0': one node that"),
-        ("[calm]\nbroken = 'rand:1'", "calm.broken: 'rand:1': nobody would lead"),
-        ("[calm]\nbroken = 'node:b1'", "calm.broken: 'node:b1': nobody would lead"),
-        (
-            "[calm]\nbroken = 'rand:2'\n[cluster]\nfailover = true",
-            "calm.broken: 'rand:2': 3 brokers of a group could be 1, too few to store",
+            "[cluster]\nnameservers = 1\n[recovery]\nbroken = 'ns:any'",
+            "recovery.broken: 'ns:any': there is no other nameserver",
         ),
         (
-            "[calm]\nbroken = 'rand:minority'\n[cluster]\nfailover = true\ngroups = 2",
-            "calm.broken: 'rand:minority': 3 brokers of a group could be 1, too few to store",
+            "[recovery]\nbroken = 'all'",
+            "recovery.broken: 'all': one node that the others can do without",
         ),
         (
-            "[calm]\nbroken = 'follower:any'\n[cluster]\nbrokers = 2",
-            "calm.broken: 'follower:any': 2 brokers of a group could be 1, too few to store",
+            "[recovery]\nbroken = 'node:producer-1'",
+            "recovery.broken: 'node:producer-1': one node that",
         ),
-        ("[calm]\nbroken = 'b2,b3'\n[cluster]\nbrokers = 3", "calm.broken: 'b2,b3': one node that"),
-        ("[calm]\nat = '-8s'", "calm.at: must not be negative, not '-8s'"),
+        ("[recovery]\nbroken = 'clients:all'", "recovery.broken: 'clients:all': one node that"),
+        (
+            "[recovery]\nbroken = 'follower:all:b'",
+            "recovery.broken: 'follower:all:b': one node that",
+        ),
+        ("[recovery]\nbroken = 'rand:0'", "recovery.broken: 'rand:0': one node that"),
+        ("[recovery]\nbroken = 'rand:1'", "recovery.broken: 'rand:1': nobody would lead"),
+        ("[recovery]\nbroken = 'node:b1'", "recovery.broken: 'node:b1': nobody would lead"),
+        (
+            "[recovery]\nbroken = 'rand:2'\n[cluster]\nfailover = true",
+            "recovery.broken: 'rand:2': 3 brokers of a group could be 1, too few to store",
+        ),
+        (
+            "[recovery]\nbroken = 'rand:minority'\n[cluster]\nfailover = true\ngroups = 2",
+            "recovery.broken: 'rand:minority': 3 brokers of a group could be 1, too few to store",
+        ),
+        (
+            "[recovery]\nbroken = 'follower:any'\n[cluster]\nbrokers = 2",
+            "recovery.broken: 'follower:any': 2 brokers of a group could be 1, too few to store",
+        ),
+        (
+            "[recovery]\nbroken = 'b2,b3'\n[cluster]\nbrokers = 3",
+            "recovery.broken: 'b2,b3': one node that",
+        ),
+        ("[recovery]\nat = '-8s'", "recovery.at: must not be negative, not '-8s'"),
         (
             "[load.producer]\nbody = [4000, 4000]",
             "batches of bodies of 4000 bytes exceed what nodes accept",
@@ -201,7 +213,7 @@ def test_mistakes_are_told_with_their_place(text: str, said: str) -> None:
     ("step", "said"),
     [
         ("at -1s kill leader", "before the cluster is up"),
-        ("at 61s kill leader", "it is due at 61s, after the faults end ([calm] at = 60s)"),
+        ("at 61s kill leader", "it is due at 61s, after the faults end ([recovery] at = 60s)"),
         ("at 1s kill leadr", "unknown target 'leadr'; did you mean 'leader'?"),
         ("at 1s kill b4", "unknown target 'b4'"),
         ("at 1s kill ns:3", "this plan has 2 nameservers"),

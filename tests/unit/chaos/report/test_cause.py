@@ -136,7 +136,7 @@ def test_findings_without_a_node_stay_apart() -> None:
 def test_a_dot_stands_where_the_loss_happened_with_a_line_to_what_showed_it() -> None:
     judged_, record = judgement(judged("A1 lost write", 9, "messages", [lost(40)]))
     found = roots(judged_, record, None)
-    drawing = timeline(Story(end_s=10.0, calm_s=0.0, roles={"b1": []}), judged_, found)
+    drawing = timeline(Story(end_s=10.0, recovery_s=0.0, roles={"b1": []}), judged_, found)
     assert '<a href="#root-1"><circle' in drawing
     assert '<a href="#find-A1-1"><circle' in drawing
     assert drawing.count('class="thread"') == 1

@@ -35,8 +35,8 @@ def plan() -> Plan:
         producers=Producers(count=2, rate=5.0),
         consumers=Consumers(count=2),
         steps=tuple(map(parse_step, steps)),
-        storm_s=8.0,
-        calm_s=6.0,
+        faults_s=8.0,
+        recovery_s=6.0,
     )
 
 

@@ -35,8 +35,8 @@ def make(seed: int, _backend: str, _quick: bool) -> Plan:
         shape=Shape(brokers=1, nameservers=1, repl="async"),
         producers=Producers(count=1, rate=5),
         consumers=Consumers(count=1),
-        storm_s=1.0,
-        calm_s=2.0,
+        faults_s=1.0,
+        recovery_s=2.0,
         expect=Expectation(progress=(100_000, 0.5) if seed == MISSED else None),
     )
 
@@ -131,7 +131,7 @@ def test_a_seed_with_a_death_at_many_places(tmp_path: Path) -> None:
     options = CampaignOptions(seeds=(MISSED,), report=tmp_path, shrink=False, crash_points=points)
     with pytest.raises(ScenarioError, match="the disk of b1 does not change"):
         run_campaign(FAMILY, options, lines.append)
-    family = replace(FAMILY, make=lambda *args: replace(make(*args), storm_s=3.0))
+    family = replace(FAMILY, make=lambda *args: replace(make(*args), faults_s=3.0))
     result = run_campaign(family, options, lines.append)
     assert result.counts == {"stalled": 3}
     keys = {run_key(outcome.plan) for outcome in result.outcomes}

@@ -32,8 +32,8 @@ PLAN = Plan(
     shape=Shape(brokers=1, nameservers=1, repl="async"),
     producers=Producers(count=1, rate=5),
     consumers=Consumers(count=1),
-    storm_s=1.0,
-    calm_s=2.0,
+    faults_s=1.0,
+    recovery_s=2.0,
 )
 HANG_S = 20.0
 """What a run that never ends may take where an interrupt is expected to come first."""

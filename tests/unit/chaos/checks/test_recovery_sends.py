@@ -21,7 +21,7 @@ LATE_NS = 300 * MS
 def maker(tmp_path: Path) -> RunMaker:
     """Make it a run with bursts."""
     maker = RunMaker(tmp_path / "run")
-    maker.record.calm_ns = 1
+    maker.record.recovery_ns = 1
     maker.record.facts["burst"] = 40
 
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
@@ -131,7 +131,7 @@ def test_another_failure_is_one(maker: RunMaker) -> None:
     assert found(maker.judge(only=("L7",))) == {"L7"}
 
 
-CALM_NS = 26_000 * MS
+RECOVERY_NS = 26_000 * MS
 """Time by which a client has given up requests that a fault cost it."""
 
 
@@ -149,7 +149,7 @@ def test_what_is_asked_in_the_calm_phase_is_answered_soon(
         for number in range(SENT - 100):
             outcome = Outcome.INFO if number < unanswered else Outcome.OK
             taken_ns = taken_ms * MS if number == unanswered else MS
-            times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + taken_ns}
+            times = {"invoked_ns": RECOVERY_NS, "returned_ns": RECOVERY_NS + taken_ns}
             yield ids.row(function, process=2, queue=0, outcome=outcome, **times)
 
     maker.rows.append(rows)
@@ -170,7 +170,7 @@ def test_what_is_told_in_bursts_may_be_refused_only(
     maker: RunMaker, outcome: Outcome, status: int, is_found: bool
 ) -> None:
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
-        times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + MS}
+        times = {"invoked_ns": RECOVERY_NS, "returned_ns": RECOVERY_NS + MS}
         for number in range(10):
             is_bad = {"outcome": outcome, "status": status} if number == 0 else {}
             yield ids.row(Function.TELL, process=2, queue=0, **is_bad, **times)
@@ -181,7 +181,7 @@ def test_what_is_told_in_bursts_may_be_refused_only(
 
 def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> None:
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
-        times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + 4000 * MS}
+        times = {"invoked_ns": RECOVERY_NS, "returned_ns": RECOVERY_NS + 4000 * MS}
         yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)
 
     maker.rows.append(rows)
@@ -191,7 +191,7 @@ def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> N
 
 def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker) -> None:
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
-        times = {"invoked_ns": CALM_NS, "returned_ns": -1}
+        times = {"invoked_ns": RECOVERY_NS, "returned_ns": -1}
         yield ids.row(Function.COMMIT_OFFSET, process=2, queue=0, outcome=Outcome.INFO, **times)
 
     maker.rows.append(rows)
@@ -200,11 +200,11 @@ def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker) -> None:
 
 def test_a_run_that_came_to_no_calm_phase_has_no_answers_in_it(maker: RunMaker) -> None:
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
-        times = {"invoked_ns": CALM_NS, "returned_ns": CALM_NS + 4000 * MS}
+        times = {"invoked_ns": RECOVERY_NS, "returned_ns": RECOVERY_NS + 4000 * MS}
         yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)
 
     maker.rows.append(rows)
-    maker.record.calm_ns = 0
+    maker.record.recovery_ns = 0
     judgement = maker.judge(only=("L10",))
     assert found(judgement) == set()
     assert results(judgement)["L10"].examined == 0
