@@ -245,7 +245,7 @@ def scenario_keys() -> Iterator[str]:
         ("[load.producer]", plan.Producers, table.PRODUCER),
         ("[load.consumer]", plan.Consumers, table.CONSUMER),
         ("[load.listener]", plan.Listeners, table.LISTENER),
-        ("[weather]", plan.Weather, table.WEATHER),
+        ("[background]", plan.Background, table.BACKGROUND),
         ("[recovery]", plan.Plan, table.RECOVERY),
         ("[expect]", Expectation, table.EXPECT),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from rocketbed.chaos.plan.plan import KIB, Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.plan import KIB, Background, Consumers, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.search.runner import Options, Outcome, Say, run_many, run_plan
@@ -99,7 +99,7 @@ def _plan(seed: int) -> Plan:
         shape=shape,
         producers=Producers(count=2, rate=6.0, queues=2, body=(64, 800)),
         consumers=Consumers(count=1, mode="pull"),
-        weather=Weather(disk_ms={"b1": 20.0}),
+        background=Background(disk_ms={"b1": 20.0}),
         steps=tuple(map(parse_step, noise)),
         faults_s=FAULTS_S,
         recovery_s=RECOVERY_S,

@@ -37,9 +37,9 @@ def check_plan(plan: Plan) -> None:
     _check_shape(plan)
     _check_load(plan)
     nodes = plan.shape.nodes
-    for node in [*plan.weather.disk_ms, *plan.weather.slowness]:
+    for node in [*plan.background.disk_ms, *plan.background.slowness]:
         if node not in nodes:
-            raise ScenarioError(f"weather: {unknown('node', node, nodes)}")
+            raise ScenarioError(f"background: {unknown('node', node, nodes)}")
     if plan.broken:
         _check_broken(plan)
     labels = _labels(plan.steps)
@@ -123,7 +123,7 @@ def _check_load(plan: Plan) -> None:
     _within("delayed", plan.listeners.delayed, 0, 1)
     _within("refused", plan.listeners.refused, 0, 1)
     _within("greedy", plan.listeners.greedy, 0, 1)
-    if plan.listeners.count and plan.weather.wall_rate != 1:
+    if plan.listeners.count and plan.background.wall_rate != 1:
         raise ScenarioError("listeners: delays are told in wall time, so wall_rate must be 1")
     _within("in_flight", load.in_flight, 1, 1000)
     _within("topics", load.topics, 1, 999)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.plan.table import (
+    BACKGROUND,
     CLUSTER,
     CONSUMER,
     EXPECT,
@@ -11,7 +12,6 @@ from rocketbed.chaos.plan.table import (
     LISTENER,
     PRODUCER,
     RECOVERY,
-    WEATHER,
     Kind,
     show_number,
     show_text,
@@ -34,12 +34,12 @@ def plan_to_toml(plan: Plan, *, description: str = "") -> str:
     lines += _part("load.producer", PRODUCER, plan.producers)
     lines += _part("load.consumer", CONSUMER, plan.consumers)
     lines += _part("load.listener", LISTENER, plan.listeners)
-    weather = plan.weather
-    lines += _part("weather", WEATHER, weather)
-    disk = {node: show_time(ms / 1000) for node, ms in weather.disk_ms.items()}
-    lines += _table("weather.disk", disk)
-    slowness = {node: show_number(factor) for node, factor in weather.slowness.items()}
-    lines += _table("weather.slowness", slowness)
+    background = plan.background
+    lines += _part("background", BACKGROUND, background)
+    disk = {node: show_time(ms / 1000) for node, ms in background.disk_ms.items()}
+    lines += _table("background.disk", disk)
+    slowness = {node: show_number(factor) for node, factor in background.slowness.items()}
+    lines += _table("background.slowness", slowness)
     lines += _part("recovery", RECOVERY, plan)
     return "\n".join([*lines, *_part("expect", EXPECT, plan.expect), ""])
 

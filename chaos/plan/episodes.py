@@ -13,7 +13,7 @@ from typing import Final
 
 from rocketbed.chaos.plan.damage import DERIVED, FIELDS, KINDS
 from rocketbed.chaos.plan.marks import RUNNING, STARTING, STOPPING
-from rocketbed.chaos.plan.plan import Shape, Weather
+from rocketbed.chaos.plan.plan import Background, Shape
 from rocketbed.chaos.plan.units import show_duration
 
 START_S: Final = 0.5
@@ -51,13 +51,13 @@ class Maker:
     """Draws episodes for one cluster."""
 
     def __init__(
-        self, random: Random, shape: Shape, weather: Weather, *, prefix: str = "e"
+        self, random: Random, shape: Shape, background: Background, *, prefix: str = "e"
     ) -> None:
         self.random = random
         self._prefix = prefix
         self.shape = shape
-        self.weather = weather
-        slowest_s = max(weather.disk_ms.values(), default=1.0) / 1000
+        self.background = background
+        slowest_s = max(background.disk_ms.values(), default=1.0) / 1000
         self.start_s = round(START_S + SYNCS * slowest_s, 3)
         """Time until a node that was started certainly serves."""
         self.settle_s = round(SETTLE_S + SYNCS * slowest_s, 3)

@@ -23,9 +23,9 @@ from rocketbed.chaos.plan import failover_episodes
 from rocketbed.chaos.plan.check import BATCH_BODY_MAX
 from rocketbed.chaos.plan.damage import APPEND_CRC
 from rocketbed.chaos.plan.episodes import FIRST, RARE, SECOND, Episode, Maker, final_loss
-from rocketbed.chaos.plan.plan import Consumers, Listeners, Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.plan import Background, Consumers, Listeners, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import parse_step
-from rocketbed.chaos.plan.swarm import swarm_weather
+from rocketbed.chaos.plan.swarm import swarm_background
 
 Class = Callable[[Maker], Episode]
 Lane = Mapping[str, Class]
@@ -105,20 +105,20 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         and (chance := Random(f"{name}/{seed}/failover")).random() < request.failover
     ):
         shape = draw_failover(chance, shape)
-    weather = swarm_weather(shape, f"{name}/{seed}/weather")
-    if not _is_quick(weather):
+    background = swarm_background(shape, f"{name}/{seed}/weather")
+    if not _is_quick(background):
         # A slave's sync may take longer than the usual time that a master waits for slaves.
         shape = replace(shape, settings={**shape.settings, "slaveTimeout": "3000"})
-    producers = draw_producers(random, request.rate, shape, weather)
+    producers = draw_producers(random, request.rate, shape, background)
     extras = Random(f"{name}/{seed}/extras")
-    shape, producers = draw_extras(extras, shape, producers, weather)
+    shape, producers = draw_extras(extras, shape, producers, background)
     broken = _draw_broken(extras, shape)
     # A nameserver that is down cannot forget a topic, and a slave that comes back at the very end
     # may not have copied its master's latest tables when the run stops.
     if not broken:
-        producers = draw_chores(Random(f"{name}/{seed}/chores"), producers, weather)
-        producers = draw_settings(Random(f"{name}/{seed}/settings"), producers, weather)
-    producers = draw_topics(Random(f"{name}/{seed}/topics"), producers, weather)
+        producers = draw_chores(Random(f"{name}/{seed}/chores"), producers, background)
+        producers = draw_settings(Random(f"{name}/{seed}/settings"), producers, background)
+    producers = draw_topics(Random(f"{name}/{seed}/topics"), producers, background)
     producers = draw_properties(Random(f"{name}/{seed}/properties"), producers)
     consumers = _draw_consumers(random.choice((1, 2, 2, 3)), f"{name}/{seed}/consumers")
     if producers.topics > MANY_TOPICS[0]:
@@ -130,8 +130,8 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     if extras.random() < 0.2 and may_expire:
         shape = replace(shape, segment=min(shape.segment, 1 << 15))
         shape = replace(shape, settings={**shape.settings, **RETENTION})
-        rate = WALL_RATE if _is_quick(weather) else SLOW_WALL_RATE
-        weather = replace(weather, wall_rate=rate)
+        rate = WALL_RATE if _is_quick(background) else SLOW_WALL_RATE
+        background = replace(background, wall_rate=rate)
         # A wall clock that jumps makes messages old, and it would be unknown which ones.
         classes = tuple(name for name in request.classes if name != "clocks")
         request = replace(request, classes=classes)
@@ -144,9 +144,9 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         producers=producers,
         consumers=consumers,
         listeners=listeners,
-        weather=weather,
+        background=background,
         steps=tuple(
-            map(parse_step, _draw_steps(random, seed, Maker(random, shape, weather), request))
+            map(parse_step, _draw_steps(random, seed, Maker(random, shape, background), request))
         ),
         faults_s=request.faults_s,
         recovery_s=request.recovery_s,
@@ -186,7 +186,7 @@ def draw_steps(name: str, plan: Plan, wishes: Generate | None = None) -> list[st
     The same name, seed of the plan and wishes give the same steps.
     """
     random = Random(f"{name}/{plan.seed}/generate")
-    maker = Maker(random, plan.shape, plan.weather)
+    maker = Maker(random, plan.shape, plan.background)
     return _draw_steps(random, plan.seed, maker, wishes or Generate())
 
 
@@ -223,7 +223,7 @@ def draw_failover(random: Random, shape: Shape) -> Shape:
 
 
 def draw_producers(
-    random: Random, rate: tuple[float, float], shape: Shape, weather: Weather
+    random: Random, rate: tuple[float, float], shape: Shape, background: Background
 ) -> Producers:
     """Draw a light load: faults need a variety of moments, not many messages."""
     count = random.choice((1, 2, 2, 4))
@@ -242,20 +242,20 @@ def draw_producers(
         keys=random.choice((4, 64)),
         batch=random.choice((0.0, 0.1, 0.5)) if may_batch else 0.0,
         ordered=random.random() < 0.2,
-        timeout_s=random.choice((1.0, 3.0)) if _is_quick(weather) else 5.0,
+        timeout_s=random.choice((1.0, 3.0)) if _is_quick(background) else 5.0,
     )
 
 
 def draw_extras(
-    random: Random, shape: Shape, load: Producers, weather: Weather
+    random: Random, shape: Shape, load: Producers, background: Background
 ) -> tuple[Shape, Producers]:
     """Draw rare load, and limits that it reaches, each in a part of the seeds."""
     settings = dict(shape.settings)
     is_tiny = shape.segment == TINY
-    if random.random() < 0.3 and _is_quick(weather):
+    if random.random() < 0.3 and _is_quick(background):
         # A slow disk would lag ever further, since late sends are repeated.
         burst = replace(load, burst=random.choice((10, 40)))
-        load = burst if _keeps_up(shape, burst, weather) else replace(load, burst=10)
+        load = burst if _keeps_up(shape, burst, background) else replace(load, burst=10)
         settings["rbDispatchRing"] = random.choice(("4", "16", "64"))
     if random.random() < 0.25:
         load = replace(load, oneway=random.choice((0.1, 0.5)))
@@ -264,7 +264,7 @@ def draw_extras(
         load = replace(load, late=late, topics=load.topics + late)
     if random.random() < 0.2:
         load = replace(load, stay_s=round(random.uniform(2.0, 15.0), 1))
-    if random.random() < 0.1 and not is_tiny and _is_quick(weather):
+    if random.random() < 0.1 and not is_tiny and _is_quick(background):
         large = random.choice((LARGE, LARGE, 4 << 20))
         settings["maxMessageSize"] = str(large + LARGE // 4)
         shape = replace(shape, segment=max(shape.segment, 2 * large))
@@ -272,11 +272,11 @@ def draw_extras(
     return replace(shape, settings=settings), load
 
 
-def draw_chores(random: Random, load: Producers, weather: Weather) -> Producers:
+def draw_chores(random: Random, load: Producers, background: Background) -> Producers:
     """Draw topics that are deleted or changed under load, in a part of the seeds; not if a slave
     takes minutes to make its queues durable, and so to confirm the change."""
     is_deleted, is_changed = (random.random() < CHORE_SHARE for _ in range(2))
-    if load.ordered or not _is_quick(weather):
+    if load.ordered or not _is_quick(background):
         return load
     if is_deleted:
         count = random.choice((1, 1, 2))
@@ -284,17 +284,19 @@ def draw_chores(random: Random, load: Producers, weather: Weather) -> Producers:
     return replace(load, changes=random.randint(1, 3)) if is_changed else load
 
 
-def draw_settings(random: Random, load: Producers, weather: Weather) -> Producers:
+def draw_settings(random: Random, load: Producers, background: Background) -> Producers:
     """Draw changes of settings of running nodes, in a part of the seeds."""
     is_drawn, count = random.random() < SETTINGS_SHARE, random.randint(1, 4)
-    return replace(load, settings=count) if is_drawn and _is_quick(weather) else load
+    return replace(load, settings=count) if is_drawn and _is_quick(background) else load
 
 
-def draw_topics(random: Random, load: Producers, weather: Weather) -> Producers:
+def draw_topics(random: Random, load: Producers, background: Background) -> Producers:
     """Draw topics of another kind, or hundreds of topics, in a small part of the seeds."""
     if random.random() < BATCH_QUEUE_SHARE:
         load = replace(load, batch_queues=1, topics=load.topics + 1)
-    is_fast = max(weather.disk_ms.values(), default=1.0) <= MANY_DISK_MS and _is_quick(weather)
+    is_fast = max(background.disk_ms.values(), default=1.0) <= MANY_DISK_MS and _is_quick(
+        background
+    )
     if random.random() < MANY_SHARE and is_fast and not (load.late or load.deleted or load.stay_s):
         # Clients that restart, or are far away, would ask for all of them one by one.
         load = replace(load, topics=load.topics + random.randint(*MANY_TOPICS), queues=1)
@@ -318,17 +320,17 @@ def _draw_broken(random: Random, shape: Shape) -> str:
     return "ns:any" if 0.15 <= choice < 0.25 and shape.nameservers > 1 else ""
 
 
-def _is_quick(weather: Weather) -> bool:
+def _is_quick(background: Background) -> bool:
     """Return whether every disk and link responds within a second."""
-    slowest_ms = max(weather.disk_ms.values(), default=1.0)
-    return weather.link_ms < SLOW_LINK_MS and slowest_ms < SLOW_DISK_MS
+    slowest_ms = max(background.disk_ms.values(), default=1.0)
+    return background.link_ms < SLOW_LINK_MS and slowest_ms < SLOW_DISK_MS
 
 
-def _keeps_up(shape: Shape, load: Producers, weather: Weather) -> bool:
+def _keeps_up(shape: Shape, load: Producers, background: Background) -> bool:
     """Return whether each disk syncs the files of the log as fast as bursts fill them."""
     bytes_each = sum(load.body) / 2 + RECORD_BYTES
     files = load.count * load.rate * load.burst * bytes_each / shape.segment
-    return files * FILE_SYNCS * max(weather.disk_ms.values(), default=1.0) < 1000
+    return files * FILE_SYNCS * max(background.disk_ms.values(), default=1.0) < 1000
 
 
 def _draw_steps(random: Random, seed: int, maker: Maker, request: Generate) -> list[str]:
@@ -363,7 +365,7 @@ def _rare_episode(seed: int, maker: Maker, request: Generate, *, is_last: bool) 
     names = [name for name in lane if name in request.classes and (is_last or name != "double")]
     if not names or random.random() > RARE_SHARE:
         return Episode()
-    episode = lane[random.choice(names)](Maker(random, maker.shape, maker.weather, prefix="r"))
+    episode = lane[random.choice(names)](Maker(random, maker.shape, maker.background, prefix="r"))
     return episode if episode.length_s < request.faults_s / 2 else Episode()
 
 

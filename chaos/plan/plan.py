@@ -144,7 +144,7 @@ class Listeners:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
+class Background:
     """Background faults: slow disks, links and machines. In effect where the backend can."""
 
     disk_ms: Mapping[str, float] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class Plan:
     producers: Producers = Producers()
     consumers: Consumers = Consumers()
     listeners: Listeners = Listeners()
-    weather: Weather = Weather()
+    background: Background = Background()
     steps: tuple[Step, ...] = ()
     faults_s: float = 60.0
     """When all faults end and are healed."""

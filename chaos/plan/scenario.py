@@ -25,16 +25,16 @@ from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.family import BACKENDS, Family, shorten
 from rocketbed.chaos.plan.plan import (
     MIB,
+    Background,
     Consumers,
     CutMode,
     Listeners,
     Plan,
     Producers,
     Shape,
-    Weather,
 )
 from rocketbed.chaos.plan.step import After, At, Every, Step, Trigger, parse_step
-from rocketbed.chaos.plan.swarm import swarm_weather
+from rocketbed.chaos.plan.swarm import swarm_background
 from rocketbed.chaos.plan.verb_methods import Handle, VerbMethods, seconds_of
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Scenario:
         self._producers = Producers()
         self._consumers = Consumers()
         self._listeners = Listeners()
-        self._weather: Callable[[Shape], Weather] = lambda shape: Weather()
+        self._background: Callable[[Shape], Background] = lambda shape: Background()
         self._expect = Expectation()
         self._faults_s, self._recovery_s = 60.0, 30.0
         self._steps: list[Step] = []
@@ -168,7 +168,7 @@ class Scenario:
             count=count, rate=float(rate), delayed=delayed, refused=refused, queues=queues
         )
 
-    def weather(
+    def background(
         self,
         *,
         disk: Mapping[str, float] | None = None,
@@ -179,7 +179,7 @@ class Scenario:
         cold_share: float = 0.0,
     ) -> None:
         """Set the background faults: seconds of a sync by node, the mode of power cuts, links."""
-        weather = Weather(
+        background = Background(
             disk_ms={node: round(seconds * 1000, 3) for node, seconds in (disk or {}).items()},
             cut_mode=cut,
             link_ms=round(link * 1000, 3),
@@ -187,12 +187,12 @@ class Scenario:
             slowness=dict(slowness or {}),
             cold_share=cold_share,
         )
-        self._weather = lambda shape: weather
+        self._background = lambda shape: background
 
     def swarm(self) -> None:
         """Draw the background faults from the seed."""
         seed = f"{self._name}/{self._seed}/weather"
-        self._weather = lambda shape: swarm_weather(shape, seed)
+        self._background = lambda shape: swarm_background(shape, seed)
 
     def recovery(self, *, at: float = 60.0, drain: float = 30.0) -> None:
         """Set when all faults end, and how long the healed cluster is watched."""
@@ -283,7 +283,7 @@ class Scenario:
             producers=self._producers,
             consumers=self._consumers,
             listeners=self._listeners,
-            weather=self._weather(self._shape),
+            background=self._background(self._shape),
             steps=steps,
             faults_s=self._faults_s,
             recovery_s=self._recovery_s,

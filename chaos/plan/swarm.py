@@ -8,7 +8,7 @@ where disks are slow. So each seed has its own, and most seeds have some machine
 from random import Random
 from typing import Final
 
-from rocketbed.chaos.plan.plan import CutMode, Shape, Weather
+from rocketbed.chaos.plan.plan import Background, CutMode, Shape
 
 DISK_MS: Final = (0.3, 1.0, 5.0, 50.0, 300.0)
 DISK_WEIGHTS: Final = (2, 4, 3, 2, 1)
@@ -17,7 +17,7 @@ CUT_MODES: Final[tuple[CutMode, ...]] = ("random",) * 3 + ("strict", "prefix", "
 """The harshest mode is the most likely: only it tears a record in its middle."""
 
 
-def swarm_weather(shape: Shape, seed: str) -> Weather:
+def swarm_background(shape: Shape, seed: str) -> Background:
     """Draw background faults for a cluster. The same seed gives the same."""
     random = Random(seed)
     nodes = shape.nodes
@@ -31,7 +31,7 @@ def swarm_weather(shape: Shape, seed: str) -> Weather:
     slowness: dict[str, float] = {}
     if random.random() < 0.25:
         slowness[random.choice(nodes)] = random.choice((3.0, 10.0))
-    return Weather(
+    return Background(
         disk_ms=disk_ms,
         cut_mode=random.choice(CUT_MODES),
         link_ms=link_ms,

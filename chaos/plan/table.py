@@ -254,7 +254,7 @@ LISTENER: Final[Mapping[str, Kind]] = {
     "greedy": NUMBER,
     "queues": WHOLE,
 }
-WEATHER: Final[Mapping[str, Kind]] = {
+BACKGROUND: Final[Mapping[str, Kind]] = {
     "cut": _words("random", "strict", "prefix", "reorder"),
     "link": MILLISECONDS,
     "link_jitter": MILLISECONDS,

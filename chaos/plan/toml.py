@@ -1,6 +1,6 @@
 """Scenarios as TOML files.
 
-A file is a family: a seed makes a plan of it, so all that is left to chance (`[weather] swarm`,
+A file is a family: a seed makes a plan of it, so all that is left to chance (`[background] swarm`,
 `[generate]`) is drawn from the seed. Keys: chaos.md 4.3. `[quick]`, `[sim]` and `[process]` hold
 keys that replace others in short runs and on those backends.
 """
@@ -17,9 +17,9 @@ from rocketbed.chaos.plan.check import CAPABILITIES, check_plan
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.family import BACKENDS, Family, shorten
 from rocketbed.chaos.plan.generator import GENERATED, Generate, generate
-from rocketbed.chaos.plan.plan import Consumers, Listeners, Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.plan import Background, Consumers, Listeners, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import Step, parse_step, unknown
-from rocketbed.chaos.plan.swarm import swarm_weather
+from rocketbed.chaos.plan.swarm import swarm_background
 from rocketbed.chaos.plan.table import Table
 
 VARIANTS: Final = ("quick", *BACKENDS)
@@ -103,18 +103,18 @@ def _compile(
 
 
 def _plan(top: Table, name: str, seed: int) -> Plan:
-    cluster, load, weather = top.table("cluster"), top.table("load"), top.table("weather")
+    cluster, load, background = top.table("cluster"), top.table("load"), top.table("background")
     settings = cluster.take("settings", read.map_of(_setting), {})
     shape = Shape(**cluster.fields(read.CLUSTER, Shape()), settings=settings)
     producers = Producers(**load.one_table("producer").fields(read.PRODUCER, Producers()))
     consumers = Consumers(**load.one_table("consumer").fields(read.CONSUMER, Consumers()))
     listeners = Listeners(**load.one_table("listener").fields(read.LISTENER, Listeners()))
     load.done()
-    usual = Weather()
-    if weather.take("swarm", read.flag, False):
-        usual = swarm_weather(shape, f"{name}/{seed}/weather")
-    disk_ms = weather.take("disk", read.map_of(read.milliseconds), dict(usual.disk_ms))
-    slowness = weather.take("slowness", read.map_of(read.number), dict(usual.slowness))
+    usual = Background()
+    if background.take("swarm", read.flag, False):
+        usual = swarm_background(shape, f"{name}/{seed}/weather")
+    disk_ms = background.take("disk", read.map_of(read.milliseconds), dict(usual.disk_ms))
+    slowness = background.take("slowness", read.map_of(read.number), dict(usual.slowness))
     plan = Plan(
         name=name,
         seed=seed,
@@ -122,7 +122,9 @@ def _plan(top: Table, name: str, seed: int) -> Plan:
         producers=producers,
         consumers=consumers,
         listeners=listeners,
-        weather=Weather(**weather.fields(read.WEATHER, usual), disk_ms=disk_ms, slowness=slowness),
+        background=Background(
+            **background.fields(read.BACKGROUND, usual), disk_ms=disk_ms, slowness=slowness
+        ),
         steps=_steps(top),
         expect=Expectation(**top.table("expect").fields(read.EXPECT, Expectation())),
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketbed.chaos.plan.errors import ScenarioError
-from rocketbed.chaos.plan.plan import Plan, Weather
+from rocketbed.chaos.plan.plan import Background, Plan
 from rocketbed.chaos.plan.step import Step, parse_step
 from rocketbed.chaos.pytest_plugin.spec import Choice, RunResult, RunSpec
 from rocketbed.chaos.search.replay import (
@@ -159,7 +159,7 @@ def _spec_of(spec: RunSpec, plan: Plan, all_steps: tuple[Step, ...]) -> RunSpec:
             fault_phases[_phase_number(step)] = (*fault_phases[_phase_number(step)], str(step))
     return replace(
         spec,
-        plan=replace(spec.plan, weather=plan.weather),
+        plan=replace(spec.plan, background=plan.background),
         choice=Choice(left_out=spec.choice.left_out | left_out, fault_phases=fault_phases),
     )
 
@@ -173,10 +173,10 @@ def _cluster(plan: Plan) -> str:
     shape = plan.shape
     groups = f"{shape.groups} groups of " if shape.groups > 1 else ""
     copies = f"{shape.copies} copies" if shape.copies > 1 else "1 copy"
-    is_plain = plan.weather == Weather()
-    weather = "plain weather" if is_plain else "background faults chosen by the seed"
+    is_plain = plan.background == Background()
+    background = "no background faults" if is_plain else "background faults chosen by the seed"
     nodes = "node" if shape.brokers == 1 else "nodes"
-    return f"{groups}{shape.brokers} {nodes}, {shape.flush} flush, {copies}, {weather}"
+    return f"{groups}{shape.brokers} {nodes}, {shape.flush} flush, {copies}, {background}"
 
 
 def _step_list(done: Sequence[str]) -> str:

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from rocketbed.chaos.plan.check import CAPABILITIES, check_plan
 from rocketbed.chaos.plan.errors import ScenarioError
-from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.plan import Background, Consumers, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import unknown
-from rocketbed.chaos.plan.swarm import swarm_weather
+from rocketbed.chaos.plan.swarm import swarm_background
 from rocketbed.chaos.plan.units import parse_duration, parse_size
 
 BACKENDS: Final = ("sim", "process", "docker")
@@ -29,7 +29,7 @@ class Wishes(Shape):
     nameservers: int = 1
     queues: int = 4
     """Queues of each topic that the test creates."""
-    weather: Literal["plain", "swarm"] = "plain"
+    background: Literal["plain", "swarm"] = "plain"
     """`swarm`: slow disks, slow links and the like, drawn from the seed."""
     failover: bool | Literal["auto"] = True  # type: ignore[assignment]
     """`auto`: failover is automatic; else whether an operator promotes a slave when a master stays
@@ -70,14 +70,14 @@ class Wishes(Shape):
         """
         same = {field.name: getattr(self, field.name) for field in fields(Shape)}
         shape = Shape(**{**same, "failover": self.failover == "auto"})
-        swarm = self.weather == "swarm"
+        swarm = self.background == "swarm"
         plan = Plan(
             name=name,
             seed=seed,
             shape=shape,
             producers=Producers(count=1, topics=1, queues=self.queues, batch=0.0),
             consumers=Consumers(count=0),
-            weather=swarm_weather(shape, f"{name}/{seed}/weather") if swarm else Weather(),
+            background=swarm_background(shape, f"{name}/{seed}/weather") if swarm else Background(),
             faults_s=LONGEST_S,
             recovery_s=1.0,
             needs=needs,

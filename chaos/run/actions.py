@@ -119,7 +119,7 @@ class Actions:
         if any(self._too_few_without(names, group) for group in self._plan.shape.group_nodes()):
             names = []
         for name in names:
-            await self.nodes.power_cut(name, self._plan.weather.cut_mode)
+            await self.nodes.power_cut(name, self._plan.background.cut_mode)
         if names:
             fields = {"step": f"powercut {target} while all else is healed", "targets": names}
             self._backend.history.event(Function.NEMESIS, "", "powercut", fields)
@@ -164,7 +164,7 @@ class Actions:
 
     async def _powercut(self, step: Step, names: list[str]) -> Done:
         modes = [word for word in step.words if word != "kernel"]
-        mode = modes[0] if modes else self._plan.weather.cut_mode
+        mode = modes[0] if modes else self._plan.background.cut_mode
         names = [name for name in names if await self._may_lose_power(name)]
         for name in names:
             await self.nodes.power_cut(name, mode)
@@ -382,7 +382,7 @@ class Actions:
             if "stop" in words:
                 await self.nodes.stop(name)
             elif "powercut" in words:
-                await self.nodes.power_cut(name, self._plan.weather.cut_mode)
+                await self.nodes.power_cut(name, self._plan.background.cut_mode)
             else:
                 await self.nodes.kill(name)
             await self._backend.settled(name)

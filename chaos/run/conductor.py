@@ -427,10 +427,10 @@ class Conductor:
             seconds = int(reserved) * 3600 / self.backend.wall_rate
             record.facts["retention_ns"] = round(seconds * 1e9)
             record.facts["retention_round_ns"] = self._round_ns()
-        weather = self.plan.weather
-        record.facts["link_ns"] = round((weather.link_ms + weather.link_jitter_ms) * 1e6)
-        record.facts["disk_ns"] = round(max(weather.disk_ms.values(), default=1.0) * 1e6)
-        disks = {node: round(each_ms * 1e6) for node, each_ms in weather.disk_ms.items()}
+        background = self.plan.background
+        record.facts["link_ns"] = round((background.link_ms + background.link_jitter_ms) * 1e6)
+        record.facts["disk_ns"] = round(max(background.disk_ms.values(), default=1.0) * 1e6)
+        disks = {node: round(each_ms * 1e6) for node, each_ms in background.disk_ms.items()}
         record.facts["disks_ns"] = disks
         record.save(directory)
 

@@ -22,7 +22,7 @@ from rocketbed.chaos.plan.form import plan_from_row, plan_to_row
 from rocketbed.chaos.plan.generator import TINY, draw_producers
 from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.plan.step import At, Step, parse_step
-from rocketbed.chaos.plan.swarm import swarm_weather
+from rocketbed.chaos.plan.swarm import swarm_background
 from rocketbed.chaos.search.runner import Outcome
 from rocketbed.host.files import write_whole
 
@@ -101,11 +101,11 @@ def vary(plan: Plan, fresh: Plan, random: Random) -> Plan:
     """Return a variation of a plan, with some parts of a fresh one."""
     varied = replace(plan, seed=fresh.seed, name=fresh.name)
     if random.random() < 0.5:
-        weather = swarm_weather(plan.shape, f"{fresh.name}/{fresh.seed}/weather")
-        varied = replace(varied, weather=weather)
+        background = swarm_background(plan.shape, f"{fresh.name}/{fresh.seed}/weather")
+        varied = replace(varied, background=background)
     if random.random() < 0.3:
         rate = plan.producers.rate * plan.producers.count
-        producers = draw_producers(random, (rate, rate), plan.shape, varied.weather)
+        producers = draw_producers(random, (rate, rate), plan.shape, varied.background)
         varied = replace(varied, producers=producers)
     if random.random() < 0.3 and TINY not in (plan.shape.segment, fresh.shape.segment):
         varied = replace(varied, shape=replace(plan.shape, segment=fresh.shape.segment))

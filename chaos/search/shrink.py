@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from rocketbed.chaos.plan.errors import ScenarioError
-from rocketbed.chaos.plan.plan import Plan, Weather
+from rocketbed.chaos.plan.plan import Background, Plan
 from rocketbed.chaos.plan.step import After, At, Step, parse_step
 from rocketbed.chaos.plan.targets import labels_in
 from rocketbed.chaos.search.replay import PlanResult, Replay
@@ -235,18 +235,18 @@ def _fewer_clients(plan: Plan, finding: str) -> Iterator[Plan]:
         yield replace(plan, producers=replace(load, topics=topics, deleted=0))
 
 
-def _plain_weather(plan: Plan, finding: str) -> Iterator[Plan]:
-    weather, default = plan.weather, Weather()
-    if weather == default:
+def _no_background(plan: Plan, finding: str) -> Iterator[Plan]:
+    background, default = plan.background, Background()
+    if background == default:
         return
-    yield replace(plan, weather=default)
-    for name in Weather.__dataclass_fields__:
+    yield replace(plan, background=default)
+    for name in Background.__dataclass_fields__:
         value = getattr(default, name)
-        if getattr(weather, name) != value:
-            yield replace(plan, weather=replace(weather, **{name: value}))
-    for node in weather.disk_ms:
-        others_ms = {name: ms for name, ms in weather.disk_ms.items() if name != node}
-        yield replace(plan, weather=replace(weather, disk_ms=others_ms))
+        if getattr(background, name) != value:
+            yield replace(plan, background=replace(background, **{name: value}))
+    for node in background.disk_ms:
+        others_ms = {name: ms for name, ms in background.disk_ms.items() if name != node}
+        yield replace(plan, background=replace(background, disk_ms=others_ms))
 
 
 def _short_faults(plan: Plan, finding: str) -> Iterator[Plan]:
@@ -276,7 +276,7 @@ def _with_step(plan: Plan, at: int, step: Step) -> Plan:
 
 SIMPLER: Sequence[Callable[[Plan, str], Iterator[Plan]]] = (
     _shorter_run,
-    _plain_weather,
+    _no_background,
     _fewer_clients,
     _short_faults,
     _round_times,

@@ -41,7 +41,7 @@ def test_a_failure_is_told_as_ever_and_then_how_to_have_it_again(tmp_path: Path)
     assert "assert 'down' == 'running'" in ran.text
     assert "said by the body" in ran.text
     assert "seed 1 on sim, 6" in ran.text
-    assert "cluster: 3 nodes, async flush, 2 copies, plain weather" in ran.text
+    assert "cluster: 3 nodes, async flush, 2 copies, no background faults" in ran.text
     assert "steps:   at 0s kill b3" in ran.text
     assert "shrunk from 2 to 1 steps" in ran.text
     line = next(line for line in ran.text.splitlines() if line.startswith("replay: pytest "))

@@ -42,10 +42,10 @@ def test_nobody_promotes_where_there_is_nobody() -> None:
     assert wishes_of().failover_s == 1.0
 
 
-def test_weather_is_the_seeds() -> None:
-    wishes = wishes_of(weather="swarm")
-    assert wishes.plan("name", 3).weather == wishes.plan("name", 3).weather
-    assert len({str(wishes.plan("name", seed).weather) for seed in range(8)}) > 4
+def test_seed_draws_background_faults() -> None:
+    wishes = wishes_of(background="swarm")
+    assert wishes.plan("name", 3).background == wishes.plan("name", 3).background
+    assert len({str(wishes.plan("name", seed).background) for seed in range(8)}) > 4
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import trio
 from rocketbed.chaos.backends.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.backends.process.machine.clock import ClockFaults, find_library
 from rocketbed.chaos.plan.generator import RETENTION
-from rocketbed.chaos.plan.plan import Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.plan import Background, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.search.runner import Options, run_plan
 from rocketbed.host.errors import HostError
@@ -60,7 +60,7 @@ EXPIRY = Plan(
     seed=5,
     shape=Shape(brokers=1, nameservers=1, segment=1 << 14, settings=RETENTION),
     producers=Producers(count=1, rate=40.0, queues=1, body=(400, 1500)),
-    weather=Weather(wall_rate=600),
+    background=Background(wall_rate=600),
     steps=(parse_step("at 4s kill b1 for 500ms"),),
     faults_s=10.0,
     recovery_s=10.0,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rocketbed.chaos.evidence.record import Expectation
 from rocketbed.chaos.plan.dump import plan_to_toml
 from rocketbed.chaos.plan.form import plan_from_row, plan_to_row
-from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.plan import Background, Consumers, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import After, At, Every, Step, Trigger, When, parse_step
 from rocketbed.chaos.plan.toml import read_toml
 from rocketbed.chaos.plan.units import parse_duration, parse_size
@@ -127,7 +127,7 @@ def plans(draw: st.DrawFn) -> Plan:
         consumers=Consumers(
             count=draw(st.integers(0, 9)), mode=draw(st.sampled_from(["group", "pull"]))
         ),
-        weather=Weather(
+        background=Background(
             disk_ms=draw(st.dictionaries(st.sampled_from(shape.nodes), millis)),
             cut_mode=draw(st.sampled_from(["random", "strict", "prefix", "reorder"])),
             link_ms=draw(millis),

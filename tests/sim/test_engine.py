@@ -16,8 +16,8 @@ from rocketbed.chaos.backends.sim.simulation import Simulation
 from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.chaos.backends.sim.stream import WINDOW
 from rocketbed.world.api import Stream, World
+from tests.support.sim.changing_links import run_changing_links
 from tests.support.sim.links import cut, heal
-from tests.support.sim.weather import run_weather
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,13 +27,13 @@ async def sleep_long(world: World) -> None:
 
 
 def test_the_same_seed_is_the_same_run_in_any_process() -> None:
-    digest, size = run_weather(11)
+    digest, size = run_changing_links(11)
     assert size >= 8 * 30 * len("client-0-000000\n")
-    assert run_weather(11) == (digest, size)
-    assert run_weather(12)[0] != digest
+    assert run_changing_links(11) == (digest, size)
+    assert run_changing_links(12)[0] != digest
     for hash_seed in ("0", "1", "4242"):
         output = subprocess.run(
-            [sys.executable, "-m", "tests.support.sim.weather"],
+            [sys.executable, "-m", "tests.support.sim.changing_links"],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,

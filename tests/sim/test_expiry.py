@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rocketbed.chaos.plan.generator import RETENTION
-from rocketbed.chaos.plan.plan import Plan, Producers, Shape, Weather
+from rocketbed.chaos.plan.plan import Background, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.search.runner import Options, Outcome, run_plan
 from tests.mutation.planted.mutant import swap
@@ -19,7 +19,7 @@ def outcome_of(*steps: str, plant: Callable[[], None] | None = None) -> Outcome:
         seed=5,
         shape=Shape(brokers=2, nameservers=1, flush="sync", segment=1 << 14, settings=RETENTION),
         producers=Producers(count=1, rate=20.0, queues=1, body=(400, 1500)),
-        weather=Weather(wall_rate=240),
+        background=Background(wall_rate=240),
         steps=tuple(map(parse_step, steps)),
         faults_s=30.0,
         recovery_s=30.0,

@@ -111,7 +111,7 @@ class ProcessBackend:
         """Processes whose crash point was withdrawn -> whether it cut the power. One may be dying
         by it at that moment."""
         has_clocks = all(machine.clock is not None for machine in self._machines.values())
-        self.wall_rate = setup.plan.weather.wall_rate if has_clocks else 1
+        self.wall_rate = setup.plan.background.wall_rate if has_clocks else 1
         self._watcher = Watcher(
             software=self._software,
             history=self.history,

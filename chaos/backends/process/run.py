@@ -109,7 +109,7 @@ async def run(
     shape = plan.shape
     of_steps = (need for step in plan.steps for need in step.needs)
     by_hand = attendant.needs if attendant is not None else ()
-    wall_rate = plan.weather.wall_rate
+    wall_rate = plan.background.wall_rate
     by_clock = ("clock.jump",) if wall_rate != 1 else ()
     capabilities = sorted({*plan.needs, *of_steps, *by_hand, *by_clock})
     with ExitStack() as stack:

@@ -105,7 +105,7 @@ class SimBackend:
         self._configs: dict[str, NodeConfig] = {}
         self._armed: dict[str, CrashPoint] = {}
         """Crash points of nodes that are down, for their next start."""
-        self._usual_link = simulation.network.weather
+        self._usual_link = simulation.network.usual_link
         self._led = trio.Event()
         """Set when a node reports that it leads."""
         simulation.on_end.append(self._process_ended)

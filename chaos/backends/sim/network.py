@@ -53,7 +53,7 @@ class Network:
         self.addresses: dict[str, str] = {}
         """Host name -> IP address."""
         self.listeners: dict[Address, SimListener] = {}
-        self.weather = Link()
+        self.usual_link = Link()
         """Initial state of links."""
         self._links: dict[tuple[str, str], Link] = {}
         self.ends: dict[SimStream, None] = {}
@@ -70,8 +70,8 @@ class Network:
     def link(self, source: str, target: str) -> Link:
         link = self._links.get((source, target))
         if link is None:
-            weather = self.weather
-            link = Link(latency_ns=weather.latency_ns, jitter_ns=weather.jitter_ns)
+            usual = self.usual_link
+            link = Link(latency_ns=usual.latency_ns, jitter_ns=usual.jitter_ns)
             self._links[source, target] = link
         return link
 

@@ -38,7 +38,7 @@ def run_in_simulation(
             async def main(world: World) -> RunRecord:
                 names = plan.shape.nameserver_names
                 backend = SimBackend(simulation, world, history, names, elects=plan.shape.failover)
-                backend.wall_rate = plan.weather.wall_rate
+                backend.wall_rate = plan.background.wall_rate
                 return await conductor(plan, backend, Company(say=say)).run(directory)
 
             process = simulation.start(HARNESS, main)
@@ -48,16 +48,16 @@ def run_in_simulation(
 
 
 def _set_background_faults(plan: Plan, simulation: Simulation) -> None:
-    weather = plan.weather
-    link = simulation.network.weather
-    link.latency_ns = int(weather.link_ms * MILLISECOND)
-    link.jitter_ns = int(weather.link_jitter_ms * MILLISECOND)
+    background = plan.background
+    link = simulation.network.usual_link
+    link.latency_ns = int(background.link_ms * MILLISECOND)
+    link.jitter_ns = int(background.link_jitter_ms * MILLISECOND)
     for name in machine_names(plan):
         host = simulation.host(name)
-        host.cut_mode = weather.cut_mode
-        host.cold_share = weather.cold_share
-        host.clock.wall_rate = weather.wall_rate
-        host.slowness = weather.slowness.get(name, 1.0)
-        if name in weather.disk_ms:
-            seconds = weather.disk_ms[name] / 1000
+        host.cut_mode = background.cut_mode
+        host.cold_share = background.cold_share
+        host.clock.wall_rate = background.wall_rate
+        host.slowness = background.slowness.get(name, 1.0)
+        if name in background.disk_ms:
+            seconds = background.disk_ms[name] / 1000
             host.sync_seconds = (seconds / 2, seconds * 1.5)

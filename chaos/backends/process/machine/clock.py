@@ -31,7 +31,7 @@ class ClockFaults:
     """The wall clock of one node, over all its starts."""
 
     def __init__(self, directory: Path, *, run: Ledger, rate: int = 1) -> None:
-        """`directory` gets the file with the offset; `rate` as `Weather.wall_rate`. Raises
+        """`directory` gets the file with the offset; `rate` as `Background.wall_rate`. Raises
         `HostError`."""
         self.library = find_library()
         self.offset_path = directory.absolute() / "clock.offset"

@@ -57,7 +57,7 @@ class Machine:
         wall_rate: int = 1,
     ) -> None:
         """`directory` will hold the store. With `run`, the `capabilities` get their parts, as
-        far as they are available. `wall_rate` as in `Weather`, for a clock that can be moved."""
+        far as they are available. `wall_rate` as in `Background`, for a clock that can be moved."""
         self.directory = directory
         self.marks = Marks(directory)
         self.volume: Volume | None = None

@@ -21,7 +21,7 @@ def sync_failover(sc: Scenario) -> None:
     sc.cluster(brokers=3, flush="sync", repl="sync", min_isr=2, segment=1 * MiB)
     sc.producers(4, rate=300, queues=8, body=(16, 1024), keys=64, timeout=3 * s)
     sc.consumers(2, mode="pull")
-    sc.weather(disk={"b1": 50 * ms}, cut="strict", link=5 * ms)
+    sc.background(disk={"b1": 50 * ms}, cut="strict", link=5 * ms)
     k = sc.at(8 * s).kill("leader", label="k")
     sc.after(k, 1 * s).promote("follower:longest")
     sc.after(k, 5 * s).restart("@k")
@@ -54,7 +54,7 @@ queues = 8
 body = [16, 1024]
 [load.consumer]
 mode = "pull"
-[weather]
+[background]
 disk = { b1 = "50ms" }
 cut = "strict"
 link = "5ms"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Weather
+from rocketbed.chaos.plan.plan import Background, Consumers, Plan, Producers
 from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.search.shrink import Budget, shrink_plan
 
@@ -40,22 +40,22 @@ def test_ten_steps_become_the_two_that_matter() -> None:
 
 
 def test_everything_else_becomes_plain() -> None:
-    weather = Weather(disk_ms={"b1": 50.0, "b2": 5.0}, link_ms=20.0, cut_mode="strict")
+    background = Background(disk_ms={"b1": 50.0, "b2": 5.0}, link_ms=20.0, cut_mode="strict")
     plan = replace(
         PAIR,
-        weather=weather,
+        background=background,
         producers=Producers(count=4, batch=0.5, topics=2),
         consumers=Consumers(count=3),
     )
 
     def probe(plans: Sequence[Plan]) -> list[bool]:
         return [
-            "b1" in one.weather.disk_ms and any(step.verb == "kill" for step in one.steps)
+            "b1" in one.background.disk_ms and any(step.verb == "kill" for step in one.steps)
             for one in plans
         ]
 
     shrunk = shrink_plan(plan, "A1", probe)
-    assert shrunk.plan.weather == Weather(disk_ms={"b1": 50.0})
+    assert shrunk.plan.background == Background(disk_ms={"b1": 50.0})
     assert (shrunk.plan.producers.count, shrunk.plan.producers.batch) == (1, 0.0)
     assert (shrunk.plan.producers.topics, shrunk.plan.consumers.count) == (1, 0)
     assert [str(step) for step in shrunk.plan.steps] == ["at 2s kill b1"]

@@ -46,7 +46,7 @@ timeout = "1500ms"
 [load.consumer]
 count = 3
 mode = "pull"
-[weather]
+[background]
 cut = "strict"
 link = "5ms"
 link_jitter = "200us"
@@ -76,7 +76,7 @@ def test_every_key_has_its_place_in_the_plan() -> None:
     )
     assert (family.seed_count("sim"), family.seed_count("process")) == (7, 2)
     plan = family.plan(3)
-    shape, load, weather = plan.shape, plan.producers, plan.weather
+    shape, load, background = plan.shape, plan.producers, plan.background
     assert (plan.name, plan.seed, plan.faults_s, plan.recovery_s) == ("all", 3, 60.0, 20.0)
     assert (shape.brokers, shape.groups, shape.nameservers, shape.min_isr) == (3, 2, 3, 3)
     assert (shape.flush, shape.repl, shape.segment) == ("sync", "async", 65536)
@@ -85,8 +85,12 @@ def test_every_key_has_its_place_in_the_plan() -> None:
     assert (load.body, load.keys, load.batch, load.ordered) == ((16, 1024), 5, 0.0, True)
     assert load.timeout_s == 1.5
     assert (plan.consumers.count, plan.consumers.mode) == (3, "pull")
-    assert (weather.cut_mode, weather.link_ms, weather.link_jitter_ms) == ("strict", 5.0, 0.2)
-    assert (weather.disk_ms, weather.slowness) == ({"b1": 50.0}, {"c2": 3.5})
+    assert (background.cut_mode, background.link_ms, background.link_jitter_ms) == (
+        "strict",
+        5.0,
+        0.2,
+    )
+    assert (background.disk_ms, background.slowness) == ({"b1": 50.0}, {"c2": 3.5})
     assert [str(step) for step in plan.steps] == STEPS
     assert (plan.expect.loss, plan.expect.rto_s, plan.expect.progress) == ("none", 5.0, (50, 5.0))
 
@@ -110,11 +114,11 @@ rate = 100
     assert [str(step) for step in own.plan(0, quick=True).steps] == ["at 1s kill leader"]
 
 
-def test_swarm_weather_comes_from_the_seed() -> None:
-    family = read_toml('name = "w"\n[weather]\nswarm = true\nlink = "3ms"\n', "w.toml")
+def test_seed_draws_background_faults() -> None:
+    family = read_toml('name = "w"\n[background]\nswarm = true\nlink = "3ms"\n', "w.toml")
     assert family.plan(1) == family.plan(1)
-    assert len({str(family.plan(seed).weather) for seed in range(8)}) > 3
-    assert {family.plan(seed).weather.link_ms for seed in range(8)} == {3.0}
+    assert len({str(family.plan(seed).background) for seed in range(8)}) > 3
+    assert {family.plan(seed).background.link_ms for seed in range(8)} == {3.0}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +195,7 @@ def test_swarm_weather_comes_from_the_seed() -> None:
             "batches of bodies of 4000 bytes exceed what nodes accept",
         ),
         ("[[load.producer]]\n[[load.producer]]", "load.producer: there are 2 of them"),
-        ("[weather.disk]\nb9 = '1ms'", "weather: unknown node 'b9'"),
+        ("[background.disk]\nb9 = '1ms'", "background: unknown node 'b9'"),
         ("[expect]\nprogress = 5", "expect.progress: 5 is not a number and a time"),
         ("backends = ['dokker']", "backends: must be one of sim, process, not 'dokker'"),
         ("needs = ['disk.powerct']", "needs: unknown capability 'disk.powerct'; did you mean"),

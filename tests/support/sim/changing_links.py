@@ -1,4 +1,4 @@
-"""A small cluster under changing weather, for the tests of the engine itself."""
+"""A small cluster under changing links and disks, for the tests of the engine itself."""
 
 import trio
 
@@ -65,7 +65,7 @@ async def append(world: World, count: int) -> int:
     return answered
 
 
-def run_weather(seed: int, clients: int = 8, count: int = 30) -> tuple[str, int]:
+def run_changing_links(seed: int, clients: int = 8, count: int = 30) -> tuple[str, int]:
     """Kill, pause, cut and power-cut a server under load. Returns digest and bytes on its disk."""
     with Simulation(seed) as simulation:
         simulation.start("server", serve_log)
@@ -93,4 +93,4 @@ def run_weather(seed: int, clients: int = 8, count: int = 30) -> tuple[str, int]
 
 
 if __name__ == "__main__":
-    print(run_weather(11))
+    print(run_changing_links(11))
