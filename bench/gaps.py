@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from bench.group import WHOLE_S, Group, Mend, Outcome, under_load
+from bench.group import WHOLE_S, Group, Outcome, Recover, under_load
 from rocketbed.chaos.backends.foreign.installation import unpacked
 from rocketbed.chaos.backends.foreign.rocketmq import RocketMQSoftware
 from rocketbed.chaos.backends.foreign.target import ForeignHost
@@ -51,23 +51,23 @@ TUNED_BROKER: Final = {
 # --- strikes
 
 
-async def _kill(group: Group, leader: str) -> Mend:
+async def _kill(group: Group, leader: str) -> Recover:
     await group.backend.kill(leader)
     return partial(group.members.start, leader)
 
 
-async def _pause(group: Group, leader: str) -> Mend:
+async def _pause(group: Group, leader: str) -> Recover:
     await group.backend.pause(leader)
     return partial(group.backend.resume, leader)
 
 
-async def _stop(group: Group, leader: str) -> Mend:
+async def _stop(group: Group, leader: str) -> Recover:
     if not await group.members.stop(leader):
         raise RuntimeError(f"{leader} did not stop in time")
     return partial(group.members.start, leader)
 
 
-async def _cut(group: Group, leader: str) -> Mend:
+async def _cut(group: Group, leader: str) -> Recover:
     """Cut the leader off; clients still reach it."""
     await _link(group, leader, LinkState(cut=True))
     return partial(_link, group, leader, HEALTHY)
@@ -158,14 +158,14 @@ async def _gaps(
         for _ in range(runs):
             try:
                 led = await group.wait_whole()
-                seconds, mend = await group.gap(
+                seconds, recover = await group.gap(
                     partial(STRIKES[strike], group, led.node), partial(_led, group, led.epoch)
                 )
             except trio.TooSlowError:
                 outcome.is_stuck = True
                 break
             gaps.append(seconds)
-            await mend()
+            await recover()
     return gaps, outcome
 
 
@@ -192,16 +192,16 @@ async def _rolling(runs: int) -> tuple[list[float], list[float], Outcome]:
     return stops, handover_gaps, outcome
 
 
-async def _handed(group: Group, led: Elected) -> Mend:
+async def _handed(group: Group, led: Elected) -> Recover:
     await group.hand_over(led)
     await group.wait_led(led.epoch)
     return group.wait_whole
 
 
-async def _restart(group: Group, node: str) -> Mend:
-    mend = await _stop(group, node)
-    await mend()
-    return mend
+async def _restart(group: Group, node: str) -> Recover:
+    recover = await _stop(group, node)
+    await recover()
+    return recover
 
 
 # --- RocketMQ

@@ -34,7 +34,7 @@ LOOK_S: Final = 0.01
 WHOLE_S: Final = 120.0
 PULL: Final = 500
 
-Mend = Callable[[], Awaitable[object]]
+Recover = Callable[[], Awaitable[object]]
 """Undoes a strike, or waits for a state."""
 
 
@@ -93,16 +93,18 @@ class Group:
         host, port = self.backend.address(led.node)
         await self.admin.hand_over(f"{host}:{port}", self.name, to=-1, epoch=led.epoch)
 
-    async def gap(self, strike: Callable[[], Awaitable[Mend]], until: Mend) -> tuple[float, Mend]:
+    async def gap(
+        self, strike: Callable[[], Awaitable[Recover]], until: Recover
+    ) -> tuple[float, Recover]:
         """Return the longest time without an acknowledgement, seconds, and the function that undoes
         the strike."""
         await self._wait_acknowledged()
         await trio.sleep(STEADY_S)
         del self.times[:-1]
-        mend = await strike()
+        recover = await strike()
         await until()
         await self._wait_acknowledged()
-        return max(after - before for before, after in pairwise(self.times)), mend
+        return max(after - before for before, after in pairwise(self.times)), recover
 
     async def _wait_acknowledged(self) -> None:
         """Wait until one more message is acknowledged. Raises `trio.TooSlowError`."""

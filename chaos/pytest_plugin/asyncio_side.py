@@ -200,7 +200,7 @@ class AsyncioCluster(ClusterNames):
     pause = Awaited(Cluster.pause)
     resume = Awaited(Cluster.resume)
     promote = Awaited(Cluster.promote)
-    mend = Awaited(Cluster.mend)
+    recover = Awaited(Cluster.recover)
 
     def __init__(self) -> None:
         self._side: Side | None = None
@@ -277,7 +277,7 @@ class AsyncioChaos(ChaosVerbs[AsyncioFault]):
     """`Chaos` for asyncio."""
 
     fault_phase = Awaited(Chaos.fault_phase)
-    mend = Awaited(Chaos.mend)
+    recover = Awaited(Chaos.recover)
 
     def __init__(self, cluster: AsyncioCluster) -> None:
         self._cluster = cluster

@@ -189,7 +189,7 @@ class BlockingCluster(ClusterNames):
     pause = Blocking(Cluster.pause)
     resume = Blocking(Cluster.resume)
     promote = Blocking(Cluster.promote)
-    mend = Blocking(Cluster.mend)
+    recover = Blocking(Cluster.recover)
 
     def __init__(self) -> None:
         self._thread: StageThread | None = None
@@ -250,7 +250,7 @@ class BlockingChaos(ChaosVerbs[BlockingFault]):
     """`Chaos` without `await`: `with chaos.during(chaos.kill("leader")): ...`"""
 
     fault_phase = Blocking(Chaos.fault_phase)
-    mend = Blocking(Chaos.mend)
+    recover = Blocking(Chaos.recover)
 
     def __init__(self, cluster: BlockingCluster) -> None:
         self._cluster = cluster

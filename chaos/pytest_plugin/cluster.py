@@ -201,9 +201,9 @@ class Cluster(ClusterNames):
         """Make a slave the master; the old one is its slave from its next start on."""
         return await self._do(f"promote {target}")
 
-    async def mend(self) -> None:
+    async def recover(self) -> None:
         """End every fault and start everything that is down."""
-        await self.stage.mend()
+        await self.stage.recover()
 
     async def _do(self, text: str) -> list[str]:
         held = await self.stage.begin(parse_step(f"at 0s {text}"))

@@ -60,7 +60,7 @@ class ChaosVerbs(VerbMethods[R]):
         return self._take(parse_step(f"at 0s {text}"))
 
     def _unknown(self, name: str) -> Exception:
-        names = [*VERBS, "during", "fault_phase", "mend", "check", "step"]
+        names = [*VERBS, "during", "fault_phase", "recover", "check", "step"]
         return UnknownFault(unknown("fault", name, names))
 
 
@@ -113,9 +113,9 @@ class Chaos(ChaosVerbs[Fault]):
                 raise ScenarioError(unknown("class of faults", name, list(GENERATED)))
         await self.stage.fault_phase(float(seconds), only)
 
-    async def mend(self) -> None:
+    async def recover(self) -> None:
         """End every fault and start everything that is down."""
-        await self.stage.mend()
+        await self.stage.recover()
 
     def check(self, *ids: str) -> None:
         """Have the history judged once the body has ended, by all checks or the named ones.

@@ -177,13 +177,13 @@ class Stage(Conductor):
             await schedule.run()
             await trio.sleep_forever()
         with trio.CancelScope(shield=True):
-            await self.mend()
+            await self.recover()
         for step in schedule.done:
             moved = At(round(step.at_s + base_s, 6))
             self.body_schedule.done.append(replace(step, trigger=moved))
         self.record.skipped += schedule.skipped
 
-    async def mend(self) -> None:
+    async def recover(self) -> None:
         """End every fault and start everything that is down."""
         await self._heal_everything()
         self.body_schedule.held.clear()

@@ -76,7 +76,7 @@ class Actions:
         self._lost_registers: dict[str, None] = {}
         """Nameservers whose newest register is to be restored."""
         self._lasting: list[Undo] = []
-        """Undoings of what `mend` would not end otherwise: a second master, a crash point, a
+        """Undoings of what `recover` would not end otherwise: a second master, a crash point, a
         clock."""
 
     async def do(self, step: Step) -> Done:
@@ -93,7 +93,7 @@ class Actions:
         method: Callable[[Step, list[str]], Awaitable[Done]] = getattr(self, f"_{step.verb}")
         return await method(step, names)
 
-    async def mend(self) -> None:
+    async def recover(self) -> None:
         """End every fault, start everything that is down, and replace the nodes that report
         damage."""
         await self.effects.end_all()
@@ -108,7 +108,7 @@ class Actions:
         await self.repairs.replace(list(self.nodes.damaged))
 
     async def leave_broken(self, target: str) -> list[str]:
-        """Cut the power of some machines until the next `mend`. Return their names.
+        """Cut the power of some machines until the next `recover`. Return their names.
 
         Spared are a master without an election to replace it, and all of them if too few nodes with
         a complete log would remain, as an emptied disk may not be filled yet.
@@ -466,7 +466,7 @@ class Actions:
         return Done(names=names, second=second, undo=undo)
 
     def _undone_in_the_end(self, undo: Undo) -> Undo:
-        """Return the same undoing, which `mend` calls if nothing did before."""
+        """Return the same undoing, which `recover` calls if nothing did before."""
 
         async def undo_once() -> None:
             if undo_once in self._lasting:

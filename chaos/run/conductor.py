@@ -280,7 +280,7 @@ class Conductor:
             )
 
     async def _heal_everything(self) -> None:
-        await self.actions.mend()
+        await self.actions.recover()
         self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
 
     async def _recovery_phase(self) -> None:
@@ -318,7 +318,7 @@ class Conductor:
         """
         self._enter("drain")
         if not set(self.members.nodes).isdisjoint(self.record.facts.get("left_broken", ())):
-            await self.actions.mend()
+            await self.actions.recover()
         # Producers first: replicas of a log that still grows are never equal.
         tellers = listener_names(self.plan)[:1]
         await self.order.ends(
