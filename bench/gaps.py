@@ -23,7 +23,7 @@ from rocketbed.chaos.backends.foreign.rocketmq import RocketMQSoftware
 from rocketbed.chaos.backends.foreign.target import ForeignHost
 from rocketbed.chaos.backends.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.backends.process.network.choice import Net
-from rocketbed.chaos.backends.process.network.switch.fabric import missing_for_switch
+from rocketbed.chaos.backends.process.network.switch.network import missing_for_switch
 from rocketbed.chaos.backends.process.run import ProcessHost
 from rocketbed.chaos.plan.plan import Shape
 from rocketbed.chaos.run.api import Elected
@@ -216,5 +216,5 @@ class _TunedSoftware(RocketMQSoftware):
 
 class _TunedHost(ForeignHost):
     def backend(self, setup: SetUp) -> ProcessBackend:
-        software = _TunedSoftware(self.installation, self.mode, setup.fabric, setup.plan)
+        software = _TunedSoftware(self.installation, self.mode, setup.network, setup.plan)
         return ProcessBackend(setup, software)

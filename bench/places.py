@@ -19,7 +19,7 @@ from bench.testbed import testbed
 from rocketbed.chaos.backends.docker.backend import DockerHost
 from rocketbed.chaos.backends.process.backend import ProcessBackend
 from rocketbed.chaos.backends.process.network.choice import Net
-from rocketbed.chaos.backends.process.network.switch.fabric import missing_for_switch
+from rocketbed.chaos.backends.process.network.switch.network import missing_for_switch
 from rocketbed.chaos.backends.process.run import ProcessHost
 from rocketbed.chaos.plan.plan import Plan, Shape
 from rocketbed.chaos.run.links import LinkState

@@ -11,9 +11,12 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from rocketbed.chaos.backends.process.network.fabric import Fabric, Machines, PlainFabric
-from rocketbed.chaos.backends.process.network.proxy_fabric import ProxyFabric
-from rocketbed.chaos.backends.process.network.switch.fabric import SwitchFabric, missing_for_switch
+from rocketbed.chaos.backends.process.network.base import Machines, Network, PlainNetwork
+from rocketbed.chaos.backends.process.network.proxied import ProxyNetwork
+from rocketbed.chaos.backends.process.network.switch.network import (
+    SwitchNetwork,
+    missing_for_switch,
+)
 from rocketbed.chaos.run.links import LinkState
 from rocketbed.host.janitor.record import Ledger
 from rocketbed.world.api import Stream
@@ -29,7 +32,7 @@ DELAY_S = 0.02
 
 def between_machines() -> Iterator[Row]:
     """Yield rows of the proxy and, with root and TUN devices, of the switch."""
-    plain = trio.run(_round_trip, PlainFabric(MACHINES))
+    plain = trio.run(_round_trip, PlainNetwork(MACHINES))
     yield "proxy, added round trip", 1e6 * (trio.run(_round_trip, _proxy()) - plain), "us"
     yield "proxy, one connection", trio.run(_rate, _proxy())[0] / 1e6, "MB/s"
     why = missing_for_switch()
@@ -47,21 +50,21 @@ def between_machines() -> Iterator[Row]:
             yield f"  packets, MTU {mtu}", packets, "packets/s"
 
 
-def _proxy() -> Fabric:
-    return ProxyFabric(MACHINES)
+def _proxy() -> Network:
+    return ProxyNetwork(MACHINES)
 
 
-def _switch(run: Ledger, mtu: int) -> Fabric:
-    return SwitchFabric(MACHINES, run=run, mtu=mtu)
+def _switch(run: Ledger, mtu: int) -> Network:
+    return SwitchNetwork(MACHINES, run=run, mtu=mtu)
 
 
 @asynccontextmanager
-async def _connection(fabric: Fabric) -> AsyncIterator[tuple[Stream, Stream]]:
-    host, port = fabric.settings("b1")["bindAddress"], fabric.address("b1")[1]
-    listener = await fabric.world("b1").network.listen(host, port)
+async def _connection(network: Network) -> AsyncIterator[tuple[Stream, Stream]]:
+    host, port = network.settings("b1")["bindAddress"], network.address("b1")[1]
+    listener = await network.world("b1").network.listen(host, port)
     while True:
         try:
-            client = await fabric.world("b2").network.connect(*fabric.address("b1"))
+            client = await network.world("b2").network.connect(*network.address("b1"))
             break
         except ConnectionRefusedError:  # the proxy does not know the server yet
             await trio.sleep(0.005)
@@ -73,11 +76,11 @@ async def _connection(fabric: Fabric) -> AsyncIterator[tuple[Stream, Stream]]:
             await resource.aclose()
 
 
-async def _round_trip(fabric: Fabric, delay_s: float = 0.0) -> float:
+async def _round_trip(network: Network, delay_s: float = 0.0) -> float:
     """Return the median, seconds."""
-    async with fabric, _connection(fabric) as (client, server):
+    async with network, _connection(network) as (client, server):
         if delay_s:
-            await fabric.set_link("b2", "b1", LinkState(delay_s=delay_s))
+            await network.set_link("b2", "b1", LinkState(delay_s=delay_s))
         times = []
         for _ in range(DELAYED_ROUND_TRIPS if delay_s else ROUND_TRIPS):
             began = trio.current_time()
@@ -88,7 +91,7 @@ async def _round_trip(fabric: Fabric, delay_s: float = 0.0) -> float:
     return sorted(times)[len(times) // 2]
 
 
-async def _rate(fabric: Fabric) -> tuple[float, float]:
+async def _rate(network: Network) -> tuple[float, float]:
     """Return bytes and, through the switch, packets a second."""
     received = 0
 
@@ -101,17 +104,17 @@ async def _rate(fabric: Fabric) -> tuple[float, float]:
         while True:
             await client.send_all(PIECE)
 
-    async with fabric, _connection(fabric) as (client, server):
-        before, began = await _packets(fabric), trio.current_time()
+    async with network, _connection(network) as (client, server):
+        before, began = await _packets(network), trio.current_time()
         with trio.move_on_after(SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(drain)
                 nursery.start_soon(flood)
         took = trio.current_time() - began
-        return received / took, (await _packets(fabric) - before) / took
+        return received / took, (await _packets(network) - before) / took
 
 
-async def _packets(fabric: Fabric) -> int:
-    if not isinstance(fabric, SwitchFabric):
+async def _packets(network: Network) -> int:
+    if not isinstance(network, SwitchNetwork):
         return 0
-    return int((await fabric.switch.counters())["forwarded"])
+    return int((await network.switch.counters())["forwarded"])

@@ -28,7 +28,7 @@ async def testbed(host: ProcessHost, net: Net, plan: Plan) -> AsyncIterator[Proc
         history = HistoryWriter(directory / "history", lambda: time.monotonic_ns() - began_ns)
         setup = SetUp(
             plan=plan,
-            fabric=host.fabric(net, plan, keeper),
+            network=host.network(net, plan, keeper),
             machines={name: Machine(directory / "nodes" / name, name) for name in plan.shape.nodes},
             history=stack.enter_context(history),
             directory=directory / "nodes",

@@ -11,9 +11,12 @@ from typing import Final
 import trio
 
 from rocketbed.chaos.backends.process.network import netns
-from rocketbed.chaos.backends.process.network.fabric import Fabric, Machines
-from rocketbed.chaos.backends.process.network.proxy_fabric import ProxyFabric
-from rocketbed.chaos.backends.process.network.switch.fabric import SwitchFabric, missing_for_switch
+from rocketbed.chaos.backends.process.network.base import Machines, Network
+from rocketbed.chaos.backends.process.network.proxied import ProxyNetwork
+from rocketbed.chaos.backends.process.network.switch.network import (
+    SwitchNetwork,
+    missing_for_switch,
+)
 from rocketbed.chaos.doctor.probes import Broken, Missing
 from rocketbed.chaos.run.links import LinkState
 from rocketbed.host.errors import HostError
@@ -32,7 +35,7 @@ DATAGRAMS: Final = 200
 
 def probe_proxy() -> str:
     """Delay, cut and heal through the proxy."""
-    return trio.run(_delays_and_cuts, ProxyFabric(MACHINES))
+    return trio.run(_delays_and_cuts, ProxyNetwork(MACHINES))
 
 
 def probe_switch() -> str:
@@ -48,29 +51,29 @@ def probe_reset() -> str:
     """Reset both ends of a connection; through the switch, or the proxy without root."""
     if missing_for_switch() is None:
         return _with_switch(_resets)
-    return trio.run(_resets, ProxyFabric(MACHINES))
+    return trio.run(_resets, ProxyNetwork(MACHINES))
 
 
-def _with_switch(probe: Callable[[SwitchFabric], Awaitable[str]]) -> str:
+def _with_switch(probe: Callable[[SwitchNetwork], Awaitable[str]]) -> str:
     why = missing_for_switch()
     if why is not None:
         raise Missing(why)
     with Ledger.begin(guard=False) as run:
         try:
-            return trio.run(probe, SwitchFabric(MACHINES, run=run))
+            return trio.run(probe, SwitchNetwork(MACHINES, run=run))
         except* (OSError, HostError) as group:
             reason = str(group.exceptions[0])
         raise Broken(reason)
 
 
 @asynccontextmanager
-async def _connection(fabric: Fabric) -> AsyncIterator[tuple[Stream, Stream]]:
+async def _connection(network: Network) -> AsyncIterator[tuple[Stream, Stream]]:
     """Connect b2 to b1. Yields the client's end, the server's."""
-    host, port = fabric.settings("b1")["bindAddress"], fabric.address("b1")[1]
-    listener = await fabric.world("b1").network.listen(host, port)
+    host, port = network.settings("b1")["bindAddress"], network.address("b1")[1]
+    listener = await network.world("b1").network.listen(host, port)
     while True:
         try:
-            client = await fabric.world("b2").network.connect(*fabric.address("b1"))
+            client = await network.world("b2").network.connect(*network.address("b1"))
             break
         except ConnectionRefusedError:  # a proxy looks for new servers every 20 ms
             await trio.sleep(0.005)
@@ -83,16 +86,16 @@ async def _connection(fabric: Fabric) -> AsyncIterator[tuple[Stream, Stream]]:
                 await end.aclose()
 
 
-async def _delays_and_cuts(fabric: Fabric) -> str:
+async def _delays_and_cuts(network: Network) -> str:
     with trio.fail_after(DEADLINE_S):
-        async with fabric, _connection(fabric) as (client, server):
+        async with network, _connection(network) as (client, server):
             plain = min([await _round_trip(client, server) for _ in range(TRIES)])
-            await fabric.set_link("b2", "b1", LinkState(delay_s=DELAY_S))
+            await network.set_link("b2", "b1", LinkState(delay_s=DELAY_S))
             slow = min([await _round_trip(client, server) for _ in range(3)])
-            await fabric.set_link("b2", "b1", LinkState(cut=True))
+            await network.set_link("b2", "b1", LinkState(cut=True))
             await client.send_all(b"held")
             leaked = await _hears(server, MUTE_S)
-            await fabric.set_link("b2", "b1", LinkState())
+            await network.set_link("b2", "b1", LinkState())
             healed = await _hears(server, ANSWER_S)
     if not DELAY_S <= slow - plain < 2 * DELAY_S:
         raise Broken(f"{1000 * DELAY_S:g} ms more became {1000 * (slow - plain):.1f} ms")
@@ -101,20 +104,20 @@ async def _delays_and_cuts(fabric: Fabric) -> str:
     return f"round trip {1000 * plain:.2f} ms; delay and cut work"
 
 
-async def _loses(fabric: SwitchFabric) -> str:
+async def _loses(network: SwitchNetwork) -> str:
     with trio.fail_after(DEADLINE_S):
-        async with fabric:
-            host = fabric.address("b1")[0]
-            with netns.inside(fabric.namespace("b1")):
+        async with network:
+            host = network.address("b1")[0]
+            with netns.inside(network.namespace("b1")):
                 receiver = trio.socket.socket(type=socket.SOCK_DGRAM)
-            with netns.inside(fabric.namespace("b2")):
+            with netns.inside(network.namespace("b2")):
                 sender = trio.socket.socket(type=socket.SOCK_DGRAM)
             with receiver, sender:
                 await receiver.bind((host, 0))
-                await fabric.set_link("b2", "b1", LinkState(loss=0.5))
+                await network.set_link("b2", "b1", LinkState(loss=0.5))
                 for _ in range(DATAGRAMS):
                     await sender.sendto(b"x", receiver.getsockname())
-                await fabric.set_link("b2", "b1", LinkState())
+                await network.set_link("b2", "b1", LinkState())
                 arrived = 0
                 await sender.sendto(b"end", receiver.getsockname())
                 while await receiver.recv(3) != b"end":
@@ -124,15 +127,15 @@ async def _loses(fabric: SwitchFabric) -> str:
     return f"{DATAGRAMS - arrived} of {DATAGRAMS} datagrams were lost when a half was asked"
 
 
-async def _resets(fabric: Fabric) -> str:
+async def _resets(network: Network) -> str:
     with trio.fail_after(DEADLINE_S):
-        async with fabric, _connection(fabric) as (client, server):
+        async with network, _connection(network) as (client, server):
             await _round_trip(client, server)
-            await fabric.reset("b1", "b2")
+            await network.reset("b1", "b2")
             resets = [await _is_reset(end) for end in (client, server)]
     if not all(resets):
         raise Broken(f"the client saw a reset: {resets[0]}, the server: {resets[1]}")
-    return f"both ends see it ({fabric.name})"
+    return f"both ends see it ({network.name})"
 
 
 async def _round_trip(first: Stream, second: Stream) -> float:

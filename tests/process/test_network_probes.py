@@ -5,8 +5,8 @@ import os
 import pytest
 import trio
 
-from rocketbed.chaos.backends.process.network.proxy_fabric import ProxyFabric
-from rocketbed.chaos.backends.process.network.switch import fabric as switch_fabric
+from rocketbed.chaos.backends.process.network.proxied import ProxyNetwork
+from rocketbed.chaos.backends.process.network.switch import network as switch_network
 from rocketbed.chaos.doctor import network as network_probes
 from rocketbed.chaos.doctor.network import (
     probe_loss,
@@ -35,12 +35,12 @@ def test_without_root_there_is_no_switch(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_a_tun_device_there_is_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(switch_fabric, "TUN_DEVICE", "/dev/net/none")
+    monkeypatch.setattr(switch_network, "TUN_DEVICE", "/dev/net/none")
     with pytest.raises(Missing, match="/dev/net/none"):
         probe_switch()
 
 
-class Deaf(ProxyFabric):
+class Deaf(ProxyNetwork):
     """Takes orders and does nothing."""
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
@@ -51,7 +51,7 @@ class Deaf(ProxyFabric):
 
 
 def test_a_fault_that_does_not_happen_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_probes, "ProxyFabric", Deaf)
+    monkeypatch.setattr(network_probes, "ProxyNetwork", Deaf)
     monkeypatch.setattr(network_probes, "missing_for_switch", lambda: "needs root")
     monkeypatch.setattr(network_probes, "ANSWER_S", 0.2)
     with pytest.raises(Broken):

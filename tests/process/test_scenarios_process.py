@@ -11,7 +11,7 @@ import pytest
 
 from rocketbed.chaos.backends.process.backend import MISSING, ProcessBackend, SetUp
 from rocketbed.chaos.backends.process.machine.machine import Machine
-from rocketbed.chaos.backends.process.network.fabric import Machines, PlainFabric
+from rocketbed.chaos.backends.process.network.base import Machines, PlainNetwork
 from rocketbed.chaos.backends.process.run import ProcessHost, run_in_processes
 from rocketbed.chaos.evidence.history import read_history
 from rocketbed.chaos.evidence.record import HISTORY_FILE
@@ -21,7 +21,7 @@ from rocketbed.chaos.plan.plan import Plan, Producers, Shape
 from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.run.api import CrashPoint
 from rocketbed.chaos.search.runner import Options, run_plan
-from tests.support.fabric import set_up
+from tests.support.network import set_up
 
 pytestmark = pytest.mark.process
 SHORT = (7.0, 6.0)
@@ -71,7 +71,7 @@ def test_a_crash_point_may_strike_as_it_is_withdrawn(tmp_path: Path) -> None:
 async def test_a_kill_without_a_crash_point_is_an_end_by_itself(tmp_path: Path) -> None:
     (tmp_path / "b1").mkdir()
     machines = {"b1": Machine(tmp_path / "b1", "b1")}
-    with set_up(PlainFabric(Machines(["b1"], ["ns1"])), machines, tmp_path / "run") as setup:
+    with set_up(PlainNetwork(Machines(["b1"], ["ns1"])), machines, tmp_path / "run") as setup:
         async with ProcessBackend(setup) as backend:
             for point, reason in ((CrashPoint(mark="no.such_mark"), ""), (None, "(exit code -9)")):
                 await backend.start("b1", {})

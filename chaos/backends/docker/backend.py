@@ -8,10 +8,10 @@ same sequences of actions. It differs in how a program is started, stopped, froz
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rocketbed.chaos.backends.docker.fabric import BridgeFabric, ContainerSwitchFabric
+from rocketbed.chaos.backends.docker.network import BridgeNetwork, ContainerSwitchNetwork
 from rocketbed.chaos.backends.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.backends.process.network.base import Machines, Network
 from rocketbed.chaos.backends.process.network.choice import Net, is_switch
-from rocketbed.chaos.backends.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.backends.process.run import ProcessHost
 from rocketbed.chaos.backends.process.software import Software
 from rocketbed.chaos.plan.plan import Plan
@@ -44,8 +44,8 @@ class DockerBackend(ProcessBackend):
         self._image = image
         self._keeper = setup.keeper
         self._containers: dict[str, Container] = {}
-        assert isinstance(setup.fabric, BridgeFabric | ContainerSwitchFabric)  # by `DockerHost`
-        self._plugs = setup.fabric
+        assert isinstance(setup.network, BridgeNetwork | ContainerSwitchNetwork)  # by `DockerHost`
+        self._plugs = setup.network
 
     def lacks(self, capability: str) -> str | None:
         return None if capability == "proc.cpu" else super().lacks(capability)
@@ -81,13 +81,13 @@ class DockerHost(ProcessHost):
         self._daemon = daemon
         self._image = image
 
-    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
+    def network(self, net: Net, plan: Plan, keeper: Ledger) -> Network:
         """Return the switch if it is available, else a bridge. Raises `HostError`."""
         if net == "proxy":
             raise HostError("--net proxy is for processes; containers have switch or plain")
         if not is_switch(net, instead="plain"):
-            return BridgeFabric(self._daemon, Machines.of(plan), run=keeper)
-        return ContainerSwitchFabric(self._daemon, self._image, Machines.of(plan), run=keeper)
+            return BridgeNetwork(self._daemon, Machines.of(plan), run=keeper)
+        return ContainerSwitchNetwork(self._daemon, self._image, Machines.of(plan), run=keeper)
 
     def backend(self, setup: SetUp) -> DockerBackend:
         return DockerBackend(self._daemon, self._image, setup)

@@ -62,7 +62,7 @@ class ForeignDockerHost(DockerHost):
         self._mode = mode
 
     def backend(self, setup: SetUp) -> DockerBackend:
-        software = ContainedRocketMQ(self._installation.jars, self._mode, setup.fabric, setup.plan)
+        software = ContainedRocketMQ(self._installation.jars, self._mode, setup.network, setup.plan)
         software.moves_clock = self._installation.moves_clock
         return ForeignDockerBackend(
             self._daemon, self._image, setup, software, self._installation.owner

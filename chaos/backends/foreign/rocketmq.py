@@ -22,7 +22,7 @@ from rocketbed.chaos.backends.foreign.settings import (
     elected_lines,
     topics_file,
 )
-from rocketbed.chaos.backends.process.network.fabric import Fabric
+from rocketbed.chaos.backends.process.network.base import Network
 from rocketbed.chaos.backends.process.samples import Asker, sample_of
 from rocketbed.chaos.backends.process.software import Software
 from rocketbed.chaos.plan.plan import Plan
@@ -67,8 +67,10 @@ _ERROR: Final = re.compile(r"^(?:Caused by: )?(?:[a-z]+\.)+[A-Z]\w*(?:Exception|
 class RocketMQSoftware(Software):
     """Brokers and nameservers of one installation, for one run."""
 
-    def __init__(self, installation: Installation, mode: Mode, fabric: Fabric, plan: Plan) -> None:
-        """`fabric` knows the addresses of the plan's nameservers.
+    def __init__(
+        self, installation: Installation, mode: Mode, network: Network, plan: Plan
+    ) -> None:
+        """`network` knows the addresses of the plan's nameservers.
 
         A slave asks for its master's table of topics only after a minute, and promoted before that
         it would have none of the load's queues; so it starts with the table that it would have in a
@@ -78,7 +80,7 @@ class RocketMQSoftware(Software):
         self.elects = mode == "controller"
         self.stop_s = STOP_S
         self._installation = installation
-        self._fabric = fabric
+        self._network = network
         names = plan.shape.nameserver_names
         self._hosts = names if len(names) >= CONTROLLERS_MIN else names[:1]
         """Nameservers with a controller."""
@@ -199,13 +201,16 @@ class RocketMQSoftware(Software):
         return tied_program(command)
 
     def _controllers(self) -> list[Address]:
-        return [(self._fabric.address(name)[0], self._port(name)) for name in self._hosts]
+        return [(self._network.address(name)[0], self._port(name)) for name in self._hosts]
 
     def _port(self, name: str) -> int:
         """Return RocketMQ's port on machines with an address of their own, else a free one."""
-        if self._fabric.name in OWN_ADDRESSES:
+        if self._network.name in OWN_ADDRESSES:
             return CONTROLLER_PORT
         if name not in self._ports:
-            used = [*self._ports.values(), *(self._fabric.address(host)[1] for host in self._hosts)]
+            used = [
+                *self._ports.values(),
+                *(self._network.address(host)[1] for host in self._hosts),
+            ]
             self._ports[name] = free_port(used)
         return self._ports[name]

@@ -11,8 +11,8 @@ from typing import Final
 from rocketbed.chaos.backends.foreign.installation import Installation, install, need, unpacked
 from rocketbed.chaos.backends.foreign.rocketmq import Mode, RocketMQSoftware
 from rocketbed.chaos.backends.process.backend import ProcessBackend, SetUp
-from rocketbed.chaos.backends.process.network.choice import Net, is_switch, make_fabric
-from rocketbed.chaos.backends.process.network.fabric import Fabric
+from rocketbed.chaos.backends.process.network.base import Network
+from rocketbed.chaos.backends.process.network.choice import Net, is_switch, make_network
 from rocketbed.chaos.backends.process.run import ProcessHost
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.plan import Plan
@@ -30,17 +30,17 @@ class ForeignHost(ProcessHost):
     installation: Installation
     mode: Mode = "classic"
 
-    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
+    def network(self, net: Net, plan: Plan, keeper: Ledger) -> Network:
         """Return the switch, else plain loopback. Raises `HostError` for a proxy."""
         if net == "proxy":
             raise HostError(
                 "RocketMQ listens for replication on all addresses, which leaves no port for a"
                 " proxy: choose --net switch (root) or plain"
             )
-        return make_fabric("switch" if is_switch(net, instead="plain") else "plain", plan, keeper)
+        return make_network("switch" if is_switch(net, instead="plain") else "plain", plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
-        software = RocketMQSoftware(self.installation, self.mode, setup.fabric, setup.plan)
+        software = RocketMQSoftware(self.installation, self.mode, setup.network, setup.plan)
         return ProcessBackend(setup, software)
 
 

@@ -2,7 +2,7 @@
 
 Nodes and nameservers are programs of their own (`chaos.backends.process.watcher` reads their logs
 and records their ends); clients are tasks of this process, on the network of their own machine
-(`chaos.backends.process.network.fabric`). Disks are plain directories, or a volume for each node
+(`chaos.backends.process.network.base`). Disks are plain directories, or a volume for each node
 whose power can be cut (`chaos.backends.process.machine`). Everything that outlives a process is on
 record of the janitor's run.
 """
@@ -20,7 +20,7 @@ from typing import Final, Self
 import trio
 
 from rocketbed.chaos.backends.process.machine.machine import Machine
-from rocketbed.chaos.backends.process.network.fabric import Fabric
+from rocketbed.chaos.backends.process.network.base import Network
 from rocketbed.chaos.backends.process.registers import RegisterFile
 from rocketbed.chaos.backends.process.samples import Asker
 from rocketbed.chaos.backends.process.software import REGISTER, OwnSoftware, Software
@@ -65,7 +65,7 @@ class SetUp:
     """Parts of a run's cluster."""
 
     plan: Plan
-    fabric: Fabric
+    network: Network
     machines: Mapping[str, Machine]
     """Machines of the nodes, by name."""
     history: HistoryWriter
@@ -93,11 +93,11 @@ class ProcessBackend:
         command: Callable[..., list[str]] = tied_command,
     ) -> None:
         """`software` runs on the machines; None is rocketbed, whose programs `command` starts."""
-        self.fabric = setup.fabric
+        self.network = setup.network
         self.history = setup.history
         self._nameservers = setup.plan.shape.nameserver_names
         first = self._nameservers[0]
-        where = first, partial(self.fabric.address, first)
+        where = first, partial(self.network.address, first)
         own = OwnSoftware(command, where if setup.plan.shape.failover else None)
         self._software = own if software is None else software
         self._machines = setup.machines
@@ -129,8 +129,8 @@ class ProcessBackend:
         self._clients: dict[str, _Client] = {}
 
     async def __aenter__(self) -> Self:
-        await self.fabric.__aenter__()
-        self.world: World = self.fabric.world("harness")
+        await self.network.__aenter__()
+        self.world: World = self.network.world("harness")
         self._asker = Asker(self.world)
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
@@ -151,7 +151,9 @@ class ProcessBackend:
             try:
                 await self._nursery_manager.__aexit__(kind, error, traceback)
             finally:
-                await self.fabric.__aexit__(kind, error, traceback)  # may hold a nursery: no shield
+                await self.network.__aexit__(
+                    kind, error, traceback
+                )  # may hold a nursery: no shield
 
     async def _end_all(self) -> None:
         """End every program, even if one of them cannot be ended; then raise that one's error."""
@@ -178,7 +180,7 @@ class ProcessBackend:
 
     def lacks(self, capability: str) -> str | None:
         if capability.startswith("net."):
-            return self.fabric.lacks(capability)
+            return self.network.lacks(capability)
         if capability in MISSING:
             return MISSING[capability]
         if (reason := self._software.lacks(capability)) is not None:
@@ -190,11 +192,11 @@ class ProcessBackend:
         return None
 
     def nameservers(self) -> str:
-        addresses = map(self.fabric.address, self._nameservers)
+        addresses = map(self.network.address, self._nameservers)
         return ";".join(f"{host}:{port}" for host, port in addresses)
 
     def address(self, node: str) -> Address:
-        return self.fabric.address(node)
+        return self.network.address(node)
 
     def state(self, name: str) -> State:
         if not self._watcher.has(self._processes.get(name)):
@@ -213,7 +215,7 @@ class ProcessBackend:
     async def observe(self, name: str) -> Sample | None:
         if self.state(name) != "running":
             return None
-        return await self._software.observe(self._asker, self.fabric.address(name))
+        return await self._software.observe(self._asker, self.network.address(name))
 
     @property
     def elects(self) -> bool:
@@ -224,7 +226,7 @@ class ProcessBackend:
         if row is None:
             return None
         address, epoch, start = row
-        names = (name for name in self._machines if self.fabric.address(name) == address)
+        names = (name for name in self._machines if self.network.address(name) == address)
         return next((Elected(node=name, epoch=epoch, start=start) for name in names), None)
 
     async def has_spare(self, node: str) -> bool:
@@ -259,7 +261,7 @@ class ProcessBackend:
     async def _start(self, name: str, settings: Mapping[str, str]) -> None:
         own = self._directory / name
         own.mkdir(parents=True, exist_ok=True)
-        lines = dict(self.fabric.settings(name))
+        lines = dict(self.network.settings(name))
         environment: Mapping[str, str] = {}
         if name in self._nameservers:
             command = self._software.nameserver_command(name, own, lines)
@@ -273,7 +275,7 @@ class ProcessBackend:
             }
             command = self._software.node_command(name, own, lines)
             environment = machine.environment()
-            await self.fabric.restore(name)
+            await self.network.restore(name)
         process = self._processes[name] = self._process(name, command, environment, own)
         self._paused.discard(name)
         log_begin = self._watcher.begin(name, process)
@@ -295,7 +297,7 @@ class ProcessBackend:
         """Return the process that will run a command on a machine; not started yet."""
         if environment:
             command = ["env", *(f"{key}={value}" for key, value in environment.items()), *command]
-        return ManagedProcess(name, self.fabric.command(name, command), own)
+        return ManagedProcess(name, self.network.command(name, command), own)
 
     async def kill(self, name: str) -> None:
         await self._end(name, "kill")
@@ -326,7 +328,7 @@ class ProcessBackend:
     async def power_cut(self, name: str, mode: str) -> None:
         """Silence the network, freeze the disk, kill, remount (chaos.md 3.3)."""
         async with self._power[name]:
-            await self.fabric.silence(name)
+            await self.network.silence(name)
             self._machines[name].power_cut()
             await self._end(name, POWER_CUT)
             await self._power_up(name)
@@ -411,10 +413,10 @@ class ProcessBackend:
     # --- surroundings
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        await self.fabric.set_link(source, target, state)
+        await self.network.set_link(source, target, state)
 
     async def reset(self, first: str, second: str) -> None:
-        await self.fabric.reset(first, second)
+        await self.network.reset(first, second)
 
     async def set_disk(self, name: str, faults: Sequence[DiskFault]) -> None:
         self._machines[name].set_faults(faults)
@@ -440,7 +442,7 @@ class ProcessBackend:
     async def _run_client(self, name: str, program: Program, client: _Client) -> None:
         try:
             with client.scope:
-                await program(self.fabric.world(name))
+                await program(self.network.world(name))
         finally:
             if self._clients.get(name) is client:
                 del self._clients[name]
@@ -471,5 +473,5 @@ class ProcessBackend:
             machine.read_trace(trace.node(name), self._began_ns)
         trace.nodes = {name: node for name, node in trace.nodes.items() if node.times}
         software = self._software
-        facts = {"net": self.fabric.name, "software": software.name, "elects": software.elects}
+        facts = {"net": self.network.name, "software": software.name, "elects": software.elects}
         return Collected(stores, self._images, trace, facts=facts)

@@ -13,8 +13,8 @@ import trio
 
 from rocketbed.chaos.backends.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.backends.process.machine.machine import Machine
-from rocketbed.chaos.backends.process.network.choice import Net, make_fabric
-from rocketbed.chaos.backends.process.network.fabric import Fabric
+from rocketbed.chaos.backends.process.network.base import Network
+from rocketbed.chaos.backends.process.network.choice import Net, make_network
 from rocketbed.chaos.evidence.history import HistoryWriter
 from rocketbed.chaos.evidence.record import HISTORY_FILE, RunRecord
 from rocketbed.chaos.plan.plan import Plan
@@ -43,9 +43,9 @@ class Guest(Protocol):
 class ProcessHost:
     """Runs the programs of a cluster as processes of this system."""
 
-    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
+    def network(self, net: Net, plan: Plan, keeper: Ledger) -> Network:
         """Return the network between its machines. Raises `HostError` if it is not available."""
-        return make_fabric(net, plan, keeper)
+        return make_network(net, plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
         """Return a cluster, to be entered."""
@@ -126,13 +126,13 @@ async def run(
         }
         if guest is not None:
             guest.settle(machines[shape.nodes[0]].store)
-        fabric = host.fabric(net, plan, keeper)
+        network = host.network(net, plan, keeper)
         history = stack.enter_context(
             HistoryWriter(directory / HISTORY_FILE, lambda: time.monotonic_ns() - began_ns)
         )
         setup = SetUp(
             plan=plan,
-            fabric=fabric,
+            network=network,
             machines=machines,
             history=history,
             directory=directory / NODES,

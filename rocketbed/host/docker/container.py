@@ -1,7 +1,7 @@
 """A program in a container of its own: started, signalled, waited for, then removed.
 
 The container is created at each start, while the machine under it stays: its network belongs to
-another container (`chaos.backends.docker.fabric`), its disk is bound from the host at the same
+another container (`chaos.backends.docker.network`), its disk is bound from the host at the same
 path. Process 1 is Docker's init, so that a program can die of a signal it sends to itself. Its
 output goes to a file of the bound directory.
 """

@@ -2,9 +2,12 @@
 
 from typing import Literal
 
-from rocketbed.chaos.backends.process.network.fabric import Fabric, Machines, PlainFabric
-from rocketbed.chaos.backends.process.network.proxy_fabric import ProxyFabric
-from rocketbed.chaos.backends.process.network.switch.fabric import SwitchFabric, missing_for_switch
+from rocketbed.chaos.backends.process.network.base import Machines, Network, PlainNetwork
+from rocketbed.chaos.backends.process.network.proxied import ProxyNetwork
+from rocketbed.chaos.backends.process.network.switch.network import (
+    SwitchNetwork,
+    missing_for_switch,
+)
 from rocketbed.chaos.plan.plan import Plan
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
@@ -12,15 +15,15 @@ from rocketbed.host.janitor.record import Ledger
 Net = Literal["auto", "plain", "proxy", "switch"]
 
 
-def make_fabric(net: Net, plan: Plan, run: Ledger) -> Fabric:
+def make_network(net: Net, plan: Plan, run: Ledger) -> Network:
     """Return the requested network; `auto` is the switch if it is available, else the proxy.
 
     Raises `HostError` if it is not available.
     """
     machines = Machines.of(plan)
     if is_switch(net, instead="proxy"):
-        return SwitchFabric(machines, run=run)
-    return PlainFabric(machines) if net == "plain" else ProxyFabric(machines)
+        return SwitchNetwork(machines, run=run)
+    return PlainNetwork(machines) if net == "plain" else ProxyNetwork(machines)
 
 
 def is_switch(net: Net, *, instead: Net) -> bool:

@@ -29,7 +29,7 @@ from rocketbed.chaos.backends.foreign.installation import (
     Installation,
     InstallationError,
 )
-from rocketbed.chaos.backends.process.network.fabric import Machines, PlainFabric
+from rocketbed.chaos.backends.process.network.base import Machines, PlainNetwork
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.plan import Plan
 from rocketbed.cli.main import main
@@ -279,7 +279,7 @@ def test_the_command_line_refuses_before_the_run(
 def test_a_container_is_not_tied_to_the_harness(tmp_path: Path) -> None:
     jars, _ = read_layout("x", THEIRS)
     plan = Plan(name="x", seed=1)
-    software = ContainedRocketMQ(jars, "classic", PlainFabric(Machines(["b1"], ["ns1"])), plan)
+    software = ContainedRocketMQ(jars, "classic", PlainNetwork(Machines(["b1"], ["ns1"])), plan)
     command = software.nameserver_command("ns1", tmp_path, {"listenPort": "9876"})
     assert command[0] == "/opt/java/openjdk/bin/java"
     assert software.lacks("clock.jump") is None

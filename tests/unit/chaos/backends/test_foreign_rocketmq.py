@@ -10,7 +10,7 @@ from rocketbed.chaos.backends.foreign.installation import Installation
 from rocketbed.chaos.backends.foreign.rocketmq import GET_BROKER_EPOCH_CACHE, Mode, RocketMQSoftware
 from rocketbed.chaos.backends.foreign.settings import CONTROLLER_PORT, SMALL
 from rocketbed.chaos.backends.foreign.target import ForeignHost
-from rocketbed.chaos.backends.process.network.fabric import Fabric
+from rocketbed.chaos.backends.process.network.base import Network
 from rocketbed.chaos.backends.process.samples import Asker, size_at_most
 from rocketbed.chaos.plan.library import load_scenario
 from rocketbed.chaos.plan.plan import Plan, Producers, Shape
@@ -29,7 +29,7 @@ BEGUN = b"12:00:00.3 INFO RocketmqStore - /s/abort already exists\n"
 
 
 class Switched:
-    """As much of a fabric as commands need."""
+    """As much of a network as commands need."""
 
     name = "switch"
 
@@ -61,7 +61,7 @@ class Told:
 def software(mode: Mode = "classic", nameservers: int = 1) -> RocketMQSoftware:
     producers = Producers(prefix="load", topics=1, queues=8)
     plan = Plan(name="x", seed=1, shape=Shape(nameservers=nameservers), producers=producers)
-    return RocketMQSoftware(INSTALLATION, mode, cast(Fabric, Switched()), plan)
+    return RocketMQSoftware(INSTALLATION, mode, cast(Network, Switched()), plan)
 
 
 def lines(store: Path, **more: str) -> dict[str, str]:
@@ -188,6 +188,6 @@ def test_a_proxy_has_no_place_for_rocketmq() -> None:
     host = ForeignHost(INSTALLATION)
     plan = load_scenario("sync-failover").plan(1, "process")
     with Ledger.begin(guard=False) as run:
-        assert host.fabric("plain", plan, run).name == "plain"
+        assert host.network("plain", plan, run).name == "plain"
         with pytest.raises(HostError, match="choose --net switch"):
-            host.fabric("proxy", plan, run)
+            host.network("proxy", plan, run)

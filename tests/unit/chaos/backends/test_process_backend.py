@@ -11,14 +11,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from rocketbed.chaos.backends.process.backend import ProcessBackend
 from rocketbed.chaos.backends.process.machine.machine import Machine
-from rocketbed.chaos.backends.process.network.fabric import Machines, PlainFabric
+from rocketbed.chaos.backends.process.network.base import Machines, PlainNetwork
 from rocketbed.chaos.backends.process.software import OwnSoftware
 from rocketbed.host.errors import HostError
 from rocketbed.host.member import Launched
 from rocketbed.replication.prefix import EMPTY_IT
 from rocketbed.world.api import World
 from rocketbed.world.logs import render
-from tests.support.fabric import set_up
+from tests.support.network import set_up
 
 
 class Program:
@@ -75,7 +75,7 @@ class Backend(ProcessBackend):
         return self.programs[name]
 
 
-class Fabric(PlainFabric):
+class Network(PlainNetwork):
     """Knows what was asked of it, and whether it was left; a machine may be slow to come back."""
 
     was_left = False
@@ -100,8 +100,8 @@ class Fabric(PlainFabric):
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Backend]:
     machines = {name: Machine(tmp_path / name, name) for name in ("b1", "b2")}
-    fabric = Fabric(Machines(["b1", "b2"], ["ns1"]))
-    with set_up(fabric, machines, tmp_path / "nodes") as setup:
+    network = Network(Machines(["b1", "b2"], ["ns1"]))
+    with set_up(network, machines, tmp_path / "nodes") as setup:
         made = Backend(setup)
         made.programs = {}
         made.may_start = trio.Event()
@@ -176,20 +176,20 @@ class Cut(Machine):
 
 async def test_a_power_cut_while_a_machine_comes_back_is_behind_its_start(tmp_path: Path) -> None:
     """In front of it, the node would start on a network that stays silent."""
-    fabric = Fabric(Machines(["b1"], ["ns1"]))
-    with set_up(fabric, {"b1": Cut(tmp_path / "b1", "b1")}, tmp_path / "nodes") as setup:
+    network = Network(Machines(["b1"], ["ns1"]))
+    with set_up(network, {"b1": Cut(tmp_path / "b1", "b1")}, tmp_path / "nodes") as setup:
         backend = Backend(setup)
-        fabric.may_restore = trio.Event()
-        backend.programs, backend.may_start = {}, fabric.may_restore
+        network.may_restore = trio.Event()
+        backend.programs, backend.may_start = {}, network.may_restore
         (tmp_path / "b1/store").mkdir(parents=True)
         async with backend, trio.open_nursery() as nursery:
             nursery.start_soon(backend.start, "b1", {})
             await wait_all_tasks_blocked()
             nursery.start_soon(backend.power_cut, "b1", "all")
             await wait_all_tasks_blocked()
-            assert fabric.asked == []
-            fabric.may_restore.set()
-        assert fabric.asked == ["restore", "silence"]
+            assert network.asked == []
+            network.may_restore.set()
+        assert network.asked == ["restore", "silence"]
         assert backend.programs["b1"].got == [signal.SIGKILL]
 
 
@@ -205,8 +205,8 @@ async def test_one_that_cannot_be_ended_keeps_nobody_else(backend: Backend) -> N
     with pytest.raises(HostError, match="is gone"):
         await use()
     assert [backend.programs[name].pid() for name in ("b1", "b2")] == [None, None]
-    assert isinstance(backend.fabric, Fabric)
-    assert backend.fabric.was_left
+    assert isinstance(backend.network, Network)
+    assert backend.network.was_left
 
 
 async def test_a_client_is_killed_once_its_program_has_ended(backend: Backend) -> None:

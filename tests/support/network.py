@@ -1,4 +1,4 @@
-"""Connections between machines of a fabric; a master and its slave, seen from a producer."""
+"""Connections between machines of a network; a master and its slave, seen from a producer."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -9,7 +9,7 @@ import trio
 from rocketbed import Message, Producer, Sent
 from rocketbed.chaos.backends.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.backends.process.machine.machine import Machine
-from rocketbed.chaos.backends.process.network.fabric import Fabric
+from rocketbed.chaos.backends.process.network.base import Network
 from rocketbed.chaos.evidence.history import HistoryWriter
 from rocketbed.chaos.plan.plan import Plan, Shape
 from rocketbed.chaos.run.api import Sample
@@ -22,28 +22,28 @@ PRODUCER = "producer-1"
 LOOK_S = 0.02
 
 
-async def serve(fabric: Fabric, machine: str) -> Listener:
+async def serve(network: Network, machine: str) -> Listener:
     """Listen as the machine's server would."""
-    host, port = fabric.settings(machine)["bindAddress"], fabric.address(machine)[1]
-    return await fabric.world(machine).network.listen(host, port)
+    host, port = network.settings(machine)["bindAddress"], network.address(machine)[1]
+    return await network.world(machine).network.listen(host, port)
 
 
-async def dial(fabric: Fabric, source: str, target: str) -> Stream:
+async def dial(network: Network, source: str, target: str) -> Stream:
     """Connect, trying again while the server is only about to be seen."""
     while True:
         try:
-            return await fabric.world(source).network.connect(*fabric.address(target))
+            return await network.world(source).network.connect(*network.address(target))
         except ConnectionRefusedError:
             await trio.sleep(0.005)
 
 
 @asynccontextmanager
 async def connected(
-    fabric: Fabric, source: str = "b2", target: str = "b1"
+    network: Network, source: str = "b2", target: str = "b1"
 ) -> AsyncIterator[tuple[Stream, Stream]]:
     """The two ends of a connection: the client's, the server's."""
-    listener = await serve(fabric, target)
-    client = await dial(fabric, source, target)
+    listener = await serve(network, target)
+    client = await dial(network, source, target)
     server = await listener.accept()
     try:
         yield client, server
@@ -90,10 +90,10 @@ async def is_mute(what: Callable[[], Awaitable[object]]) -> bool:
     return scope.cancelled_caught
 
 
-async def check_replication(fabric: Fabric, directory: Path) -> None:
+async def check_replication(network: Network, directory: Path) -> None:
     """A message is safe; during a cut between the nodes none is; afterwards all are copied."""
-    async with replicating(fabric, directory) as backend:
-        world = fabric.world(PRODUCER)
+    async with replicating(network, directory) as backend:
+        world = network.world(PRODUCER)
         async with Producer(world, nameservers=backend.nameservers(), retries=0) as producer:
             assert await _is_safe(producer)
             await backend.set_link("b1", "b2", LinkState(cut=True))
@@ -108,7 +108,7 @@ async def check_replication(fabric: Fabric, directory: Path) -> None:
 
 
 @contextmanager
-def set_up(fabric: Fabric, machines: Mapping[str, Machine], directory: Path) -> Iterator[SetUp]:
+def set_up(network: Network, machines: Mapping[str, Machine], directory: Path) -> Iterator[SetUp]:
     """What a backend of these machines and one nameserver needs."""
     directory.mkdir(exist_ok=True)
     plan = Plan(name="test", seed=1, shape=Shape(nameservers=1))
@@ -118,7 +118,7 @@ def set_up(fabric: Fabric, machines: Mapping[str, Machine], directory: Path) -> 
     ):
         yield SetUp(
             plan=plan,
-            fabric=fabric,
+            network=network,
             machines=machines,
             history=history,
             directory=directory,
@@ -128,12 +128,12 @@ def set_up(fabric: Fabric, machines: Mapping[str, Machine], directory: Path) -> 
 
 
 @asynccontextmanager
-async def replicating(fabric: Fabric, directory: Path) -> AsyncIterator[ProcessBackend]:
+async def replicating(network: Network, directory: Path) -> AsyncIterator[ProcessBackend]:
     """The cluster, once the slave follows."""
     machines = {name: Machine(directory / name, name) for name in NODES}
     for name in NODES:
         (directory / name).mkdir()
-    with set_up(fabric, machines, directory) as setup:
+    with set_up(network, machines, directory) as setup:
         async with ProcessBackend(setup) as backend:
             await backend.start("ns1", {})
             for number, name in enumerate(NODES):

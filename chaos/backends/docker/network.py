@@ -11,8 +11,8 @@ from typing import Final, Self
 import trio
 
 from rocketbed.chaos.backends.process.network import netns
-from rocketbed.chaos.backends.process.network.fabric import HealthyLinks, Machines
-from rocketbed.chaos.backends.process.network.switch.fabric import SwitchFabric
+from rocketbed.chaos.backends.process.network.base import HealthyLinks, Machines
+from rocketbed.chaos.backends.process.network.switch.network import SwitchNetwork
 from rocketbed.host.docker.client import Daemon, DockerError, call
 from rocketbed.host.docker.container import Container, Spec
 from rocketbed.host.docker.network import hosts, make_network
@@ -22,7 +22,7 @@ from rocketbed.host.janitor.record import Ledger
 HOLD: Final = ["sleep", "infinity"]
 
 
-class ContainerSwitchFabric(SwitchFabric):
+class ContainerSwitchNetwork(SwitchNetwork):
     """The switch between containers; clients and the harness stay on this system."""
 
     def __init__(self, daemon: Daemon, image: str, machines: Machines, *, run: Ledger) -> None:
@@ -88,7 +88,7 @@ class ContainerSwitchFabric(SwitchFabric):
             await holder.take_away()
 
 
-class BridgeFabric(HealthyLinks):
+class BridgeNetwork(HealthyLinks):
     """A Docker network with an address for each machine; no faults."""
 
     name = "bridge"

@@ -16,10 +16,10 @@ from typing import Final, Self
 
 import trio
 
-from rocketbed.chaos.backends.process.network.fabric import (
+from rocketbed.chaos.backends.process.network.base import (
     HARNESS,
-    Fabric,
     Machines,
+    Network,
 )
 from rocketbed.chaos.backends.process.network.proxy import BUFFER, Crossing, Link, ProxyMachine
 from rocketbed.chaos.run.links import LinkState
@@ -47,7 +47,7 @@ LOOK_S: Final = 0.02
 _STANDS_FOR: Final = "a proxy sees no packets: choose --net switch"
 
 
-class ProxyFabric(Fabric):
+class ProxyNetwork(Network):
     """Cut, delay, rate, reset and silence between machines. An async context manager."""
 
     name = "proxy"

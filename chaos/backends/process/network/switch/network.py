@@ -13,7 +13,7 @@ from typing import Final, Self
 import trio
 
 from rocketbed.chaos.backends.process.network import netns
-from rocketbed.chaos.backends.process.network.fabric import Fabric, Machines
+from rocketbed.chaos.backends.process.network.base import Machines, Network
 from rocketbed.chaos.backends.process.network.switch.control import MTU, Switch
 from rocketbed.chaos.backends.process.network.switch.process import TUN_DEVICE
 from rocketbed.chaos.run.links import LinkState
@@ -41,7 +41,7 @@ def missing_for_switch() -> str | None:
     return None
 
 
-class SwitchFabric(Fabric):
+class SwitchNetwork(Network):
     """Network between machines, with all its faults. An async context manager."""
 
     name = "switch"

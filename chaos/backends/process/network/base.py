@@ -1,7 +1,7 @@
 """Networks between the machines of a process cluster: addresses, and faults of the links.
 
-Three kinds, best first: `SwitchFabric` (own network namespaces, every packet through our switch),
-`ProxyFabric` (an address of 127.0.0.0/8 for each machine, a TCP proxy between), `PlainFabric`
+Three kinds, best first: `SwitchNetwork` (own network namespaces, every packet through our switch),
+`ProxyNetwork` (an address of 127.0.0.0/8 for each machine, a TCP proxy between), `PlainNetwork`
 (bare loopback, no faults).
 """
 
@@ -49,7 +49,7 @@ class Machines:
         return {name: number for number, name in enumerate(unique, 1)}
 
 
-class Fabric(ABC):
+class Network(ABC):
     """A network on which each machine has one address, the same from everywhere.
 
     Used as an async context manager; its machines are given before it is entered.
@@ -119,7 +119,7 @@ class Fabric(ABC):
         """Undo `silence`: the machine has power again, and does not know its old connections."""
 
 
-class HealthyLinks(Fabric):
+class HealthyLinks(Network):
     """A network without faults, reachable from this system."""
 
     instead: ClassVar[str]
@@ -145,7 +145,7 @@ class HealthyLinks(Fabric):
         """Do nothing."""
 
 
-class PlainFabric(HealthyLinks):
+class PlainNetwork(HealthyLinks):
     """Loopback without anything between: kills and disks can be tried, links cannot."""
 
     name = "plain"

@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from rocketbed.chaos.backends.process.network import choice as fabrics
-from rocketbed.chaos.backends.process.network.choice import Net, make_fabric
+from rocketbed.chaos.backends.process.network import choice as networks
+from rocketbed.chaos.backends.process.network.choice import Net, make_network
 from rocketbed.chaos.plan.library import load_scenario
 from rocketbed.host.errors import HostError
 from rocketbed.host.janitor.record import Ledger
@@ -27,14 +27,14 @@ PLAN = load_scenario("half-open").plan(1)
 def test_the_best_network_that_can_be_had(
     monkeypatch: pytest.MonkeyPatch, net: Net, missing: str | None, expected: str
 ) -> None:
-    monkeypatch.setattr(fabrics, "missing_for_switch", lambda: missing)
+    monkeypatch.setattr(networks, "missing_for_switch", lambda: missing)
     with Ledger.begin(guard=False) as run:
-        fabric = make_fabric(net, PLAN, run)
-        assert fabric.name == expected
-        assert (fabric.lacks("net.cut") is None) == (expected != "plain")
+        network = make_network(net, PLAN, run)
+        assert network.name == expected
+        assert (network.lacks("net.cut") is None) == (expected != "plain")
 
 
 def test_a_switch_that_cannot_be_had_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(HostError, match="needs root"):
-        make_fabric("switch", PLAN, cast(Ledger, None))
+        make_network("switch", PLAN, cast(Ledger, None))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.backends.process.network.fabric import Machines
-from rocketbed.chaos.backends.process.network.proxy_fabric import ProxyFabric
+from rocketbed.chaos.backends.process.network.base import Machines
+from rocketbed.chaos.backends.process.network.proxied import ProxyNetwork
 from rocketbed.chaos.run.links import LinkState
 from rocketbed.world.api import Stream
 from rocketbed.world.real import real_world
-from tests.support.fabric import (
+from tests.support.network import (
     check_replication,
     connected,
     dial,
@@ -33,10 +33,10 @@ FREE = LinkState()
 
 
 @asynccontextmanager
-async def proxied() -> AsyncIterator[ProxyFabric]:
+async def proxied() -> AsyncIterator[ProxyNetwork]:
     with trio.fail_after(DEADLINE_S):
-        async with ProxyFabric(Machines(["b1", "b2"], ["ns1"], ["producer-1"])) as fabric:
-            yield fabric
+        async with ProxyNetwork(Machines(["b1", "b2"], ["ns1"], ["producer-1"])) as network:
+            yield network
 
 
 async def one_way(one: Stream, other: Stream) -> float:
@@ -47,26 +47,26 @@ async def one_way(one: Stream, other: Stream) -> float:
 
 
 async def test_machines_are_told_apart_by_the_address_they_dial_from() -> None:
-    async with proxied() as fabric, connected(fabric, "producer-1", "b1") as (client, server):
-        network = real_world("looker").network
-        assert network.peer_address(client) == fabric.address("b1")
-        assert network.peer_address(server)[0] == fabric._addresses["producer-1"]
+    async with proxied() as network, connected(network, "producer-1", "b1") as (client, server):
+        looker = real_world("looker").network
+        assert looker.peer_address(client) == network.address("b1")
+        assert looker.peer_address(server)[0] == network._addresses["producer-1"]
         await round_trip(client, server)
 
 
 async def test_a_delay_lies_on_its_direction_only() -> None:
-    async with proxied() as fabric, connected(fabric) as (client, server):
-        await fabric.set_link("b2", "b1", LinkState(delay_s=0.03))
+    async with proxied() as network, connected(network) as (client, server):
+        await network.set_link("b2", "b1", LinkState(delay_s=0.03))
         assert await shortest(client, server, below=0.06) >= 0.03
         while await one_way(server, client) >= 0.03:
             pass  # other work took the machine
-        await fabric.set_link("b2", "b1", FREE)
+        await network.set_link("b2", "b1", FREE)
         await shortest(client, server, below=0.03)
 
 
 async def test_jitter_and_loss_keep_the_order() -> None:
-    async with proxied() as fabric, connected(fabric) as (client, server):
-        await fabric.set_link("b2", "b1", LinkState(jitter_s=0.003, loss=0.01))
+    async with proxied() as network, connected(network) as (client, server):
+        await network.set_link("b2", "b1", LinkState(jitter_s=0.003, loss=0.01))
         numbers = b"".join(struct.pack(">I", number) for number in range(20_000))
 
         async def send() -> None:
@@ -80,46 +80,46 @@ async def test_jitter_and_loss_keep_the_order() -> None:
 
 
 async def test_who_stops_listening_while_somebody_dials_harms_nobody() -> None:
-    async with proxied() as fabric:
+    async with proxied() as network:
         for _ in range(100):
-            await fabric.set_link("b1", "b2", CUT)  # b2 has no server: only now is it listened for
+            await network.set_link("b1", "b2", CUT)  # b2 has no server: only now is it listened for
             with socket.socket() as caller:
                 caller.setblocking(False)
                 with suppress(BlockingIOError):
-                    caller.connect(fabric.address("b2"))
-                await fabric.set_link("b1", "b2", FREE)
-        async with connected(fabric) as (client, server):
+                    caller.connect(network.address("b2"))
+                await network.set_link("b1", "b2", FREE)
+        async with connected(network) as (client, server):
             await round_trip(client, server)
 
 
 async def test_a_cut_direction_holds_bytes_and_heals_in_order() -> None:
-    async with proxied() as fabric, connected(fabric) as (client, server):
-        await fabric.set_link("b2", "b1", CUT)
+    async with proxied() as network, connected(network) as (client, server):
+        await network.set_link("b2", "b1", CUT)
         for word in (b"one ", b"two ", b"three"):
             await client.send_all(word)
         assert await is_mute(lambda: server.receive_some(1))
         await server.send_all(b"the other way is open")
         assert await receive(client, 21) == b"the other way is open"
         await client.send_eof()
-        await fabric.set_link("b2", "b1", FREE)
+        await network.set_link("b2", "b1", FREE)
         assert await receive(server, 100) == b"one two three"
 
 
 async def test_a_new_connection_waits_for_the_cut_to_end() -> None:
-    async with proxied() as fabric:
-        listener = await serve(fabric, "b1")
-        await fabric.set_link("b1", "b2", CUT)
-        given_up = await dial(fabric, "b2", "b1")
+    async with proxied() as network:
+        listener = await serve(network, "b1")
+        await network.set_link("b1", "b2", CUT)
+        given_up = await dial(network, "b2", "b1")
         await given_up.send_all(b"too early")
         await given_up.aclose()
-        patient = await dial(fabric, "b2", "b1")
+        patient = await dial(network, "b2", "b1")
         await patient.send_all(b"patient")
         assert await is_mute(listener.accept)
-        elsewhere = await dial(fabric, "producer-1", "b1")
+        elsewhere = await dial(network, "producer-1", "b1")
         await elsewhere.send_all(b"others")
         async with await listener.accept() as first:
             assert await receive(first, 6) == b"others"
-        await fabric.set_link("b1", "b2", FREE)
+        await network.set_link("b1", "b2", FREE)
         async with await listener.accept() as second:
             assert await receive(second, 7) == b"patient"
         assert await is_mute(listener.accept)
@@ -128,46 +128,46 @@ async def test_a_new_connection_waits_for_the_cut_to_end() -> None:
 
 
 async def test_a_server_that_is_gone_refuses_unless_it_cannot_be_known() -> None:
-    async with proxied() as fabric:
-        network = fabric.world("b2").network
+    async with proxied() as network:
+        caller = network.world("b2").network
         with pytest.raises(ConnectionRefusedError):
-            await network.connect(*fabric.address("b1"))
-        await fabric.set_link("b2", "b1", CUT)
-        client = await network.connect(*fabric.address("b1"))
+            await caller.connect(*network.address("b1"))
+        await network.set_link("b2", "b1", CUT)
+        client = await caller.connect(*network.address("b1"))
         assert await is_mute(lambda: client.receive_some(1))
-        await fabric.set_link("b2", "b1", FREE)
+        await network.set_link("b2", "b1", FREE)
         with pytest.raises(trio.BrokenResourceError):
             await client.receive_some(1)
         await client.aclose()
         with pytest.raises(ConnectionRefusedError):
-            await network.connect(*fabric.address("b1"))
+            await caller.connect(*network.address("b1"))
 
 
 async def test_ends_reach_the_other_side() -> None:
-    async with proxied() as fabric:
-        async with connected(fabric) as (client, server):
+    async with proxied() as network:
+        async with connected(network) as (client, server):
             await client.send_eof()
             assert await server.receive_some(1) == b""
             await server.send_all(b"still here")
             assert await receive(client, 10) == b"still here"
-        async with connected(fabric) as (client, server):
+        async with connected(network) as (client, server):
             await client.send_all(b"never read")
             await trio.lowlevel.wait_readable(server.socket)  # type: ignore[attr-defined]
             await server.aclose()
             with pytest.raises(trio.BrokenResourceError):
                 await client.receive_some(1)
-        async with connected(fabric) as (client, server):
+        async with connected(network) as (client, server):
             await server.aclose()
             with pytest.raises(trio.BrokenResourceError):
                 await speak_on(client)
 
 
 async def test_a_reset_is_one_at_both_ends() -> None:
-    async with proxied() as fabric, connected(fabric) as (client, server):
+    async with proxied() as network, connected(network) as (client, server):
         await round_trip(client, server)
-        await fabric.reset("b1", "producer-1")
+        await network.reset("b1", "producer-1")
         await round_trip(client, server)
-        await fabric.reset("b1", "b2")
+        await network.reset("b1", "b2")
         for end in (client, server):
             with pytest.raises(trio.BrokenResourceError):
                 await end.receive_some(1)
@@ -175,24 +175,24 @@ async def test_a_reset_is_one_at_both_ends() -> None:
 
 async def test_a_rate_holds_for_all_connections_of_a_link() -> None:
     size, rate = 150_000, 1_000_000
-    async with proxied() as fabric:
-        took = await seconds_at(fabric, rate, size)
+    async with proxied() as network:
+        took = await seconds_at(network, rate, size)
         while took >= 6 * size / rate:  # other work took the machine
-            took = await seconds_at(fabric, rate, size)
+            took = await seconds_at(network, rate, size)
 
 
-async def seconds_at(fabric: ProxyFabric, rate: int, size: int) -> float:
+async def seconds_at(network: ProxyNetwork, rate: int, size: int) -> float:
     """How long a link of this rate took for so many bytes, of two connections; never less than
     it has to."""
-    async with connected(fabric) as (client, server):
-        other = await dial(fabric, "b2", "b1")
-        await fabric.set_link("b2", "b1", LinkState(rate=rate))
+    async with connected(network) as (client, server):
+        other = await dial(network, "b2", "b1")
+        await network.set_link("b2", "b1", LinkState(rate=rate))
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, bytes(size))
             nursery.start_soon(other.send_all, bytes(size))
             await receive(server, size)
-        await fabric.set_link("b2", "b1", LinkState())
+        await network.set_link("b2", "b1", LinkState())
         took = trio.current_time() - began
         await other.aclose()
     assert size / rate <= took
@@ -200,8 +200,8 @@ async def seconds_at(fabric: ProxyFabric, rate: int, size: int) -> float:
 
 
 async def test_a_sender_into_a_cut_has_to_wait() -> None:
-    async with proxied() as fabric, connected(fabric) as (client, server):
-        await fabric.set_link("b2", "b1", CUT)
+    async with proxied() as network, connected(network) as (client, server):
+        await network.set_link("b2", "b1", CUT)
         sent = 0
 
         async def flood() -> None:
@@ -212,44 +212,44 @@ async def test_a_sender_into_a_cut_has_to_wait() -> None:
 
         assert await is_mute(flood)
         assert sent < 8 << 20
-        await fabric.set_link("b2", "b1", FREE)
+        await network.set_link("b2", "b1", FREE)
         assert len(await receive(server, sent)) == sent
 
 
 async def test_nobody_hears_of_a_power_cut_until_the_machine_is_back() -> None:
-    async with proxied() as fabric:
-        listener = await serve(fabric, "b1")
-        client = await dial(fabric, "b2", "b1")
+    async with proxied() as network:
+        listener = await serve(network, "b1")
+        client = await dial(network, "b2", "b1")
         server = await listener.accept()
         await round_trip(client, server)
-        await fabric.silence("b1")
+        await network.silence("b1")
         await server.aclose()
         await listener.aclose()
         await client.send_all(b"are you there?")
         assert await is_mute(lambda: client.receive_some(1))
-        late = await dial(fabric, "b2", "b1")
+        late = await dial(network, "b2", "b1")
         assert await is_mute(lambda: late.receive_some(1))
-        await fabric.restore("b1")
+        await network.restore("b1")
         for stream in (client, late):
             with pytest.raises(trio.BrokenResourceError):
                 await stream.receive_some(1)
             await stream.aclose()
-        async with connected(fabric) as (client, server):
+        async with connected(network) as (client, server):
             await round_trip(client, server)
 
 
 async def test_who_says_nothing_stays_half_open_after_a_power_cut() -> None:
-    async with proxied() as fabric, connected(fabric) as (client, server):
-        await fabric.silence("b2")
+    async with proxied() as network, connected(network) as (client, server):
+        await network.silence("b2")
         await client.aclose()
-        await fabric.restore("b2")
+        await network.restore("b2")
         assert await is_mute(lambda: server.receive_some(1))
         await server.send_all(b"are you there?")
         with pytest.raises(trio.BrokenResourceError):
             await server.receive_some(1)
 
 
-async def test_two_fabrics_do_not_meet() -> None:
+async def test_two_networks_do_not_meet() -> None:
     async with proxied() as one, proxied() as other:
         assert one.address("b1") != other.address("b1")
         async with connected(one) as (client, server), connected(other) as (client_2, server_2):
@@ -260,11 +260,11 @@ async def test_two_fabrics_do_not_meet() -> None:
 @pytest.mark.process
 async def test_nodes_replicate_across_it(tmp_path: Path) -> None:
     with trio.fail_after(NODES_DEADLINE_S):
-        fabric = ProxyFabric(Machines(["b1", "b2"], ["ns1"], ["producer-1"]))
-        await check_replication(fabric, tmp_path)
+        network = ProxyNetwork(Machines(["b1", "b2"], ["ns1"], ["producer-1"]))
+        await check_replication(network, tmp_path)
 
 
 def test_it_says_what_it_cannot_do() -> None:
-    fabric = ProxyFabric(Machines(["b1"], ["ns1"]))
-    assert [fabric.lacks(one) for one in ("net.cut", "net.delay", "net.reset", "")] == [None] * 4
-    assert "switch" in str(fabric.lacks("net.loss"))
+    network = ProxyNetwork(Machines(["b1"], ["ns1"]))
+    assert [network.lacks(one) for one in ("net.cut", "net.delay", "net.reset", "")] == [None] * 4
+    assert "switch" in str(network.lacks("net.loss"))
