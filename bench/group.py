@@ -1,4 +1,4 @@
-"""A group under the load of four senders, and the fate of its acknowledged messages."""
+"""A group under the load of four senders, and the outcome of its acknowledged messages."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress

@@ -78,12 +78,12 @@ def _bound_row(evidence: Evidence, loss: Loss) -> dict[str, Any]:
     }
 
 
-def _example(evidence: Evidence, message: Attempt, fate: str) -> Example:
+def _example(evidence: Evidence, message: Attempt, outcome: str) -> Example:
     row = evidence.sends.row(message.number)
     place = f"{evidence.place(row)} (log {row.physical_offset})"
     return evidence.example(
         row,
-        f"value {row.value}, acknowledged at {place}, {fate}",
+        f"value {row.value}, acknowledged at {place}, {outcome}",
         operation=row.operation,
         node=evidence.node(row),
         physical=row.physical_offset,

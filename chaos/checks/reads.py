@@ -173,11 +173,11 @@ def spread(name: str, times_ns: Iterable[int]) -> dict[str, float]:
     return {f"{name}_{key}_ms": round(ranked[at] / 1e6, 3) for key, at in places.items()}
 
 
-def example_of(evidence: Evidence, row: Row, fate: str, distance: int = 0) -> Example:
+def example_of(evidence: Evidence, row: Row, outcome: str, distance: int = 0) -> Example:
     """Return an example about the message of a row."""
     return evidence.example(
         row,
-        f"value {row.value} of {evidence.place(row)} {fate}",
+        f"value {row.value} of {evidence.place(row)} {outcome}",
         operation=row.operation if row.function <= Function.SEND_ONEWAY else None,
         node=evidence.node(row),
         distance=distance,

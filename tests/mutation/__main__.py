@@ -14,12 +14,12 @@ import click
 
 from rocketbed.chaos.plan.library import load_scenario
 from tests.mutation.alterations.command import tamper
-from tests.mutation.generated.results import Fate
+from tests.mutation.generated.results import MutantResult
 from tests.mutation.generated.search import RUNS, SEED, Search, UnknownMutant, search
 from tests.mutation.generated.tally import (
     SURVIVORS,
     as_row,
-    fate_text,
+    result_text,
     score_lines,
     write_survivors,
 )
@@ -158,8 +158,8 @@ def generated(
         if verbose:
             click.echo(line, err=True)
 
-    def show(fate: Fate) -> None:
-        click.echo(fate_text(fate), err=as_json)
+    def show(verdict: MutantResult) -> None:
+        click.echo(result_text(verdict), err=as_json)
 
     try:
         result = search(order, show, say, warn=partial(click.echo, err=True))

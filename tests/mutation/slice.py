@@ -13,7 +13,7 @@ from typing import Final
 
 from rocketbed.chaos.plan.library import load_scenario
 from tests.mutation.generated.search import Search, search
-from tests.mutation.generated.tally import SURVIVORS, as_row, fate_text, write_survivors
+from tests.mutation.generated.tally import SURVIVORS, as_row, result_text, write_survivors
 from tests.mutation.generated.visits import Trial, suite
 
 CLUSTERS: Final = ("power-roll", "isr-squeeze", "rolling-restart", "soak-swarm", "soak-failover")
@@ -29,7 +29,7 @@ def main(number: str, seed: str, out: str) -> None:
     def say(line: str) -> None:
         print(line, file=sys.stderr)
 
-    found = search(wanted, lambda fate: say(fate_text(fate)), say, warn=say, trials=trials)
+    found = search(wanted, lambda verdict: say(result_text(verdict)), say, warn=say, trials=trials)
     write_survivors(found, wanted.out / SURVIVORS)
     print(json.dumps(as_row(found)))
 

@@ -15,7 +15,7 @@ from rocketbed.chaos.search.runner import Options, run_plan
 from tests.model.room import run_room
 from tests.mutation.generated import search as generated
 from tests.mutation.generated.draw import Generated, Source, candidates, read_sources
-from tests.mutation.generated.results import RESULTS, Fate
+from tests.mutation.generated.results import RESULTS, MutantResult
 from tests.mutation.generated.search import Found, Search, UnknownMutant, search
 from tests.mutation.generated.tally import (
     SURVIVORS,
@@ -54,13 +54,13 @@ UNVISITED = next(one for one in candidates(SOURCES[2]) if one.site.function == "
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[Fate]]]:
+def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[MutantResult]]]:
     """Search for some of the mutants of `SOURCES`; what was told meanwhile."""
 
     def asked(
         *chosen: Generated, plans: Sequence[Plan] = (LONE,), runs: int = 1
-    ) -> tuple[Found, list[Fate]]:
-        told: list[Fate] = []
+    ) -> tuple[Found, list[MutantResult]]:
+        told: list[MutantResult] = []
         keys = tuple(one.key for one in chosen)
         wanted = Search(number=10_000, out=tmp_path, runs=runs, only=keys)
         trials = [Trial(plan=plan) for plan in plans]
@@ -70,31 +70,31 @@ def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[Fate]]]:
     return asked
 
 
-Ask = Callable[..., tuple[Found, list[Fate]]]
+Ask = Callable[..., tuple[Found, list[MutantResult]]]
 
 
 def states(found: Found) -> dict[str, str]:
-    return {mutant.key: fate.state for mutant, fate in found.fates}
+    return {mutant.key: verdict.state for mutant, verdict in found.verdicts}
 
 
 @pytest.mark.slow
 def test_a_bug_is_found_and_a_later_call_goes_on(ask: Ask, tmp_path: Path) -> None:
     first, told = ask(BUG, UNVISITED)
     assert states(first) == {BUG.key: "found", UNVISITED.key: "not visited"}
-    fate = next(fate for fate in told if fate.key == BUG.key)
-    assert (fate.by, fate.run, fate.passed) == (["I7"], "lone/1", [])
+    verdict = next(verdict for verdict in told if verdict.key == BUG.key)
+    assert (verdict.by, verdict.run, verdict.passed) == (["I7"], "lone/1", [])
 
     with (tmp_path / RESULTS).open("a") as file:
         file.write('{"key": "cut sh')
     again, told = ask(BUG, HARMLESS, UNVISITED)
     assert states(again) == {**states(first), HARMLESS.key: "not found"}
-    assert [fate.key for fate in told] == [UNVISITED.key, HARMLESS.key]
+    assert [verdict.key for verdict in told] == [UNVISITED.key, HARMLESS.key]
     assert told[1].passed == ["lone/1"]
     assert told[1].same, "not one event differs"
 
     more, told = ask(BUG, HARMLESS, plans=(LONE, OTHER), runs=2)
     assert states(more)[HARMLESS.key] == "not found"
-    assert [(fate.key, sorted(fate.passed)) for fate in told] == [
+    assert [(verdict.key, sorted(verdict.passed)) for verdict in told] == [
         (HARMLESS.key, ["lone/1", "lone/2"])
     ]
     lines = (tmp_path / RESULTS).read_text().splitlines()
@@ -109,7 +109,7 @@ def test_results_of_other_sources_do_not_count(
     ask(HARMLESS)
     monkeypatch.setattr(generated, "digest_of_sources", lambda: "other")
     _, told = ask(HARMLESS)
-    assert [fate.key for fate in told] == [HARMLESS.key]
+    assert [verdict.key for verdict in told] == [HARMLESS.key]
 
 
 def test_a_run_that_hangs_is_a_find(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,8 +186,8 @@ def test_what_only_a_session_finds_bears_its_name(tmp_path: Path) -> None:
     trials = [session, Trial(plan=LONE)]
     wanted = Search(number=10_000, out=tmp_path, runs=1, only=(bug.key,))
     found = search(wanted, print, print, warn=print, trials=trials, sources=RETENTION)
-    (_, fate), *_ = found.fates
-    assert (fate.state, fate.by, fate.run) == ("found", ["room"], "room/1")
+    (_, verdict), *_ = found.verdicts
+    assert (verdict.state, verdict.by, verdict.run) == ("found", ["room"], "room/1")
 
 
 @pytest.mark.slow
@@ -202,8 +202,8 @@ def test_what_only_tests_find_is_counted_apart(tmp_path: Path) -> None:
     wanted = Search(number=10_000, out=tmp_path, only=(CRASH.key,))
     trials = files_of_tests(folder)
     found = search(wanted, print, print, warn=said.append, trials=trials, sources=SOURCES)
-    ((_, fate),) = found.fates
-    assert (fate.state, fate.by) == ("tests only", [str(folder / "test_right.py")])
+    ((_, verdict),) = found.verdicts
+    assert (verdict.state, verdict.by) == ("tests only", [str(folder / "test_right.py")])
     (line,) = said
     assert all(part in line for part in ("test_wrong.py", "nothing planted", "1 failed"))
     assert percent(score(found)["all"]) == 0

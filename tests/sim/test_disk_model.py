@@ -33,7 +33,7 @@ async def test_kill_loses_nothing() -> None:
     file = disk.open("/a", create=True)
     file.write_at(0, b"cached")
     disk.rename("/a", "/b")
-    disk.fate.die("kill")
+    disk.life.die("kill")
     with pytest.raises(SimKilled):
         file.read_at(0, 1)
     with pytest.raises(SimKilled):

@@ -219,7 +219,7 @@ class SimBackend:
         with trio.move_on_after(timeout_s):
             await ended.wait()
             process = self.simulation.process(name)
-            return process.fate.cause == "end" and not process.crashed
+            return process.life.cause == "end" and not process.crashed
         await self.kill(name)
         return False
 

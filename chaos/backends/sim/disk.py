@@ -23,7 +23,7 @@ import trio
 
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.chaos.backends.sim.faults import SimFault, disk_error
-from rocketbed.chaos.backends.sim.incarnation import Fate, SimKilled
+from rocketbed.chaos.backends.sim.incarnation import Life, SimKilled
 from rocketbed.chaos.backends.sim.inode import PAGE, Inode
 from rocketbed.chaos.backends.sim.namespace import Change, Namespace, split
 from rocketbed.world.api import DiskUsage, File, Lock
@@ -40,11 +40,11 @@ class SimDisk:
         image: DiskImage | None = None,
         *,
         random: Random | None = None,
-        fate: Fate | None = None,
+        life: Life | None = None,
         wall_ms: Callable[[], int] | None = None,
         sync_seconds: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        self.fate = fate or Fate()
+        self.life = life or Life()
         self.random = random or Random(0)
         self.sync_seconds = sync_seconds
         """Least and greatest duration of a sync, drawn evenly."""
@@ -76,7 +76,7 @@ class SimDisk:
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> "SimFile":
         """Open a file; creating one is an event."""
-        self.fate.check()
+        self.life.check()
         path = normpath(path)
         if self.descriptors is not None and self.open_files >= self.descriptors:
             raise disk_error(errno.EMFILE, path)
@@ -93,20 +93,20 @@ class SimDisk:
         return SimFile(self, path, inode, writable)
 
     def exists(self, path: str) -> bool:
-        self.fate.check()
+        self.life.check()
         path = normpath(path)
         return path in self._names.visible.files or path in self._names.visible.children
 
     def is_dir(self, path: str) -> bool:
-        self.fate.check()
+        self.life.check()
         return normpath(path) in self._names.visible.children
 
     def is_file(self, path: str) -> bool:
-        self.fate.check()
+        self.life.check()
         return normpath(path) in self._names.visible.files
 
     def listdir(self, path: str) -> list[str]:
-        self.fate.check()
+        self.life.check()
         path = normpath(path)
         if path in self._names.visible.files:
             raise disk_error(errno.ENOTDIR, path)
@@ -114,7 +114,7 @@ class SimDisk:
 
     def makedirs(self, path: str) -> None:
         """Make a directory and its parents; an event for each that is new."""
-        self.fate.check()
+        self.life.check()
         path = normpath(path)
         if path in self._names.visible.children:
             return
@@ -126,7 +126,7 @@ class SimDisk:
     def rename(self, old: str, new: str) -> None:
         """Rename a file. A directory moves too, and durably at once: no power cut undoes it, which
         is one of the outcomes that a real disk may have."""
-        self.fate.check()
+        self.life.check()
         old, new = normpath(old), normpath(new)
         names = self._names.visible
         if split(new)[0] in names.files:
@@ -146,7 +146,7 @@ class SimDisk:
             replaced.links = 0
 
     def unlink(self, path: str) -> None:
-        self.fate.check()
+        self.life.check()
         path = normpath(path)
         inode = self._names.visible.files.get(path)
         if inode is None:
@@ -155,7 +155,7 @@ class SimDisk:
         inode.links = 0
 
     def rmdir(self, path: str) -> None:
-        self.fate.check()
+        self.life.check()
         path = normpath(path)
         children = self._names.visible.children.get(path)
         if children is None:
@@ -169,7 +169,7 @@ class SimDisk:
             await file.sync()
 
     async def sync_dir(self, path: str) -> None:
-        self.fate.check()
+        self.life.check()
         path = normpath(path)
         if path not in self._names.visible.children:
             raise disk_error(errno.ENOENT, path)
@@ -192,7 +192,7 @@ class SimDisk:
 
     def lock_dir(self, path: str) -> Lock | None:
         """Lock a directory; unlocked when the process dies."""
-        self.fate.check()
+        self.life.check()
         path = normpath(path)
         if path in self._locked:
             return None
@@ -200,7 +200,7 @@ class SimDisk:
         return SimLock(self._locked, path)
 
     def usage(self, path: str) -> DiskUsage:
-        self.fate.check()
+        self.life.check()
         total = DEFAULT_SIZE if self.quota is None else self.quota
         free = max(0, total - self.allocated())
         return DiskUsage(total=total, free=free, read_only=self.read_only)
@@ -212,7 +212,7 @@ class SimDisk:
 
     def power_cut(self, mode: str = "random") -> int:
         """Cut the power. Return the number of sectors and name changes that were lost."""
-        self.fate.die("power")
+        self.life.die("power")
         lost = self._names.lose_power(mode, self.random)
         for path in sorted(self._names.visible.files):
             inode = self._names.visible.files[path]
@@ -259,7 +259,7 @@ class SimDisk:
     ) -> None:
         """Count an event that is about to happen; die or fail here if a crash point or fault says
         so."""
-        self.fate.check()
+        self.life.check()
         if self.is_crash_point():
             raise self.crash()
         self.events += 1
@@ -286,7 +286,7 @@ class SimDisk:
         if self.crash_kind == "power":
             self.power_cut(self.crash_mode)
         else:
-            self.fate.die("kill")  # the cache survives
+            self.life.die("kill")  # the cache survives
         return SimKilled(f"crash point {self.events}")
 
     def _change(self, change: Change) -> None:
@@ -319,7 +319,7 @@ class SimDisk:
                 seconds += fault.seconds
             if seconds > 0.0:
                 await trio.sleep(seconds)
-        self.fate.check()
+        self.life.check()
         if fault is None:
             return ""
         if fault.effect == "error_clean" and inode is not None:
@@ -450,7 +450,7 @@ class SimFile:
         self._closed = True
 
     def _check(self) -> None:
-        self._disk.fate.check()
+        self._disk.life.check()
         if self._closed:
             raise ValueError(f"{self.path} is closed")
 

@@ -27,7 +27,7 @@ class HostNetwork:
 
     async def listen(self, host: str, port: int) -> Listener:
         """Listen on the host's one address, whatever `host` says."""
-        self._process.fate.check()
+        self._process.life.check()
         await trio.lowlevel.checkpoint()
         own = self._process.host.address
         address = (own, port or self._network.free_port(own))
@@ -42,9 +42,9 @@ class HostNetwork:
         network = self._network
         while not self._process.host.simulation.reachable(own, target):
             await trio.sleep(RETRY_NS / 1e9)
-            self._process.fate.check()
+            self._process.life.check()
         await trio.sleep((network.delay(own, target) + network.delay(target, own)) / 1e9)
-        self._process.fate.check()
+        self._process.life.check()
         listener = network.listeners.get((target, port))
         if listener is None:
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED), f"{target}:{port}")
@@ -62,7 +62,7 @@ class HostNetwork:
         return ours
 
     async def resolve(self, host: str) -> list[str]:
-        self._process.fate.check()
+        self._process.life.check()
         await trio.lowlevel.checkpoint()
         if host in ("localhost", "127.0.0.1"):
             return [self._process.host.address]

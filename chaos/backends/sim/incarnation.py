@@ -16,7 +16,7 @@ class SimulationError(RocketbedError):
     """Failure of the simulation itself: a spinning node, a spent budget, a wrong call."""
 
 
-class Fate:
+class Life:
     """Process state of one incarnation, alive or dead, which its disk, clock and streams share."""
 
     __slots__ = ("cause", "dead")

@@ -13,7 +13,7 @@ from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.chaos.backends.sim.engine import NodeLoop
 from rocketbed.chaos.backends.sim.host_network import HostNetwork
-from rocketbed.chaos.backends.sim.incarnation import Fate, SimKilled, SimulationError
+from rocketbed.chaos.backends.sim.incarnation import Life, SimKilled, SimulationError
 from rocketbed.chaos.backends.sim.world import InlineOffloader, ProcessSeam, SimLog
 from rocketbed.world.api import World
 
@@ -69,14 +69,14 @@ class SimHost:
 
 
 class SimProcess:
-    """Incarnation of a process: a loop and a world, with a common process state (`Fate`)."""
+    """Incarnation of a process: a loop and a world, with a common process state (`Life`)."""
 
     def __init__(self, host: SimHost, main: Main, arguments: tuple[object, ...]) -> None:
         simulation = host.simulation
         host.incarnations += 1
         self.host = host
         self.name = f"{host.name}.{host.incarnations}"
-        self.fate = Fate()
+        self.life = Life()
         self.state = "running"
         """running, paused or dead."""
         self.exit_code: int | None = None
@@ -88,7 +88,7 @@ class SimProcess:
         self.disk = SimDisk(
             host.image,
             random=Random(f"{simulation.seed}/disk/{self.name}"),
-            fate=self.fate,
+            life=self.life,
             wall_ms=host.clock.wall_ms,
             sync_seconds=host.sync_seconds,
         )
@@ -96,17 +96,17 @@ class SimProcess:
         self.disk.crash_mode = host.cut_mode
         self.disk.observer = self._saw_disk
         self.disk.burn = self.burn
-        self.system = ProcessSeam(self.fate, host.boot_id, 1000 + host.incarnations, self.exit)
+        self.system = ProcessSeam(self.life, host.boot_id, 1000 + host.incarnations, self.exit)
         self.world = World(
             name=host.name,
             clock=host.clock,
             disk=self.disk,
             network=HostNetwork(simulation.network, self),
             random=Random(f"{simulation.seed}/node/{self.name}"),
-            log=SimLog(self.fate, partial(simulation.logged, self)),
+            log=SimLog(self.life, partial(simulation.logged, self)),
             process=self.system,
             mark=partial(simulation.reached, self),
-            offloader=InlineOffloader(self.fate),
+            offloader=InlineOffloader(self.life),
         )
         self._loop = NodeLoop(host.clock, main, (self.world, *arguments))
         self._kick(0)
@@ -119,7 +119,7 @@ class SimProcess:
     @property
     def crashed(self) -> bool:
         """True if its `main` raised an error on its own."""
-        return self.fate.cause == "end" and isinstance(self._loop.outcome, Error)
+        return self.life.cause == "end" and isinstance(self._loop.outcome, Error)
 
     @property
     def end_reason(self) -> str:
@@ -133,8 +133,8 @@ class SimProcess:
 
     def value(self) -> Any:
         """Return the result of `main`; raises its error, or `SimulationError` if it never ended."""
-        if self._loop.outcome is None or self.fate.cause != "end":
-            raise SimulationError(f"{self.name} did not end: {self.fate.cause or self.state}")
+        if self._loop.outcome is None or self.life.cause != "end":
+            raise SimulationError(f"{self.name} did not end: {self.life.cause or self.state}")
         return self._loop.outcome.unwrap()
 
     def request_stop(self) -> None:
@@ -157,7 +157,7 @@ class SimProcess:
 
     def wake(self, task: trio.lowlevel.Task) -> None:
         """Wake a parked task; does nothing once the process is dead."""
-        if not self.fate.dead:
+        if not self.life.dead:
             self._loop.wake(task)
             self._kick()
 
@@ -175,11 +175,11 @@ class SimProcess:
     def exit(self, code: int) -> SimKilled:
         """End without any clean-up. Return what to raise."""
         self.exit_code = code
-        self.fate.die("exit")
+        self.life.die("exit")
         return SimKilled(f"exit {code}")
 
     def bury(self) -> None:
-        self.fate.die("end")
+        self.life.die("end")
         self._loop.bury()
 
     def end(self) -> None:
@@ -189,7 +189,7 @@ class SimProcess:
         self.state = "dead"
         self.host.image = self.disk.image()
         self._loop.let_go()
-        self._timeline.record("dead", self.name, self.fate.cause, self.disk.events)
+        self._timeline.record("dead", self.name, self.life.cause, self.disk.events)
         self.host.simulation.process_ended(self)
 
     def _kick(self, delay_ns: int | None = None) -> None:
@@ -215,10 +215,10 @@ class SimProcess:
         if self.state != "running":
             return
         timeout = self._loop.step()
-        if self.fate.dead:
+        if self.life.dead:
             self.end()
         elif self._loop.outcome is not None:
-            self.fate.die("end")
+            self.life.die("end")
             self.end()
         elif timeout == 0.0:
             self._steps_without_pause += 1

@@ -169,12 +169,12 @@ class Recorder:
         if name not in self._watches:
             return
         cause = {"end": "crash" if process.crashed else "stop", "power": "powercut"}.get(
-            process.fate.cause, process.fate.cause
+            process.life.cause, process.life.cause
         )
         reason = self._reasons[name] = process.end_reason
         if reason.startswith(REFUSALS):
             self._report(name, "node.failed", reason)
-        if process.fate.cause == "closed":
+        if process.life.cause == "closed":
             return
         ends = self._watches[name].ends()
         self._end_counts[name] = self._end_counts.get(name, 0) + 1

@@ -51,7 +51,7 @@ class Simulation:
         self.on_log: list[Callable[[LogLine], None]] = []
         """Called with each event that a node logs."""
         self.on_end: list[Callable[[SimProcess], None]] = []
-        """Called with each process that has ended, whatever the cause (`fate.cause`)."""
+        """Called with each process that has ended, whatever the cause (`life.cause`)."""
         self.on_disk: list[Callable[[str, str, str, int, int], None]] = []
         """Called with each event of a disk: host, kind, path, offset, size."""
         self._buried: list[SimProcess] = []
@@ -91,7 +91,7 @@ class Simulation:
     def kill(self, name: str) -> None:
         process = self.process(name)
         if not process.done:
-            process.fate.die("kill")
+            process.life.die("kill")
             process.end()
 
     def power_cut(self, name: str, mode: str = "random") -> None:
@@ -167,7 +167,7 @@ class Simulation:
         for host in self.hosts.values():
             process = host.process
             if process is not None and not process.done:
-                process.fate.die("closed")
+                process.life.die("closed")
                 process.end()
         for process in self._buried:
             process.bury()
@@ -185,7 +185,7 @@ class Simulation:
         )
 
     def process_ended(self, process: SimProcess) -> None:
-        cause = process.fate.cause
+        cause = process.life.cause
         self.network.drop_process(process, cause)
         if cause == "power":
             process.host.has_power = False
@@ -197,7 +197,7 @@ class Simulation:
 
     def reached(self, process: SimProcess, mark: str) -> None:
         """Handle a mark that a node reached; the node dies there if a crash point matches."""
-        process.fate.check()
+        process.life.check()
         name = process.host.name
         self.marks[name, mark] += 1
         for listener in self.on_mark:
@@ -209,7 +209,7 @@ class Simulation:
             if kind == "power":
                 process.disk.power_cut(process.disk.crash_mode)
             else:
-                process.fate.die("kill")
+                process.life.die("kill")
             raise SimKilled(f"mark {mark}")
 
     def logged(

@@ -73,7 +73,7 @@ def run_solo(
             prepare(disk)
         simulation.tolerate_crashes = True
         simulation.run(seconds, until=lambda: process.done or _is_over(simulation, seconds))
-        outcome = _OUTCOMES[process.fate.cause]
+        outcome = _OUTCOMES[process.life.cause]
         return SoloRun(
             outcome=outcome,
             value=process.value() if outcome == "ended" else None,

@@ -89,7 +89,7 @@ class SimStream(trio.abc.HalfCloseableStream):
             if self._ended:
                 return b""
             await self._reader.park()
-        self.process.fate.check()
+        self.process.life.check()
         if self._closed:
             raise trio.ClosedResourceError("this stream was closed")
         size = RECEIVE_SIZE if max_bytes is None else max_bytes
@@ -108,7 +108,7 @@ class SimStream(trio.abc.HalfCloseableStream):
 
     async def aclose(self) -> None:
         """Close both directions; bytes that arrived and were not read make it a reset."""
-        self.process.fate.check()
+        self.process.life.check()
         if not self._closed:
             self._closed = True
             if not self._reset:
@@ -222,7 +222,7 @@ class SimStream(trio.abc.HalfCloseableStream):
         self.pump()
 
     def _claim(self, parking: Parking) -> None:
-        self.process.fate.check()
+        self.process.life.check()
         if parking.is_occupied:
             raise trio.BusyResourceError("another task is using this direction of the stream")
 
@@ -232,7 +232,7 @@ class SimStream(trio.abc.HalfCloseableStream):
         self._check()
 
     def _check(self) -> None:
-        self.process.fate.check()
+        self.process.life.check()
         if self._closed:
             raise trio.ClosedResourceError("this stream was closed")
         if self._reset:
@@ -255,10 +255,10 @@ class SimListener:
         network.listeners[address] = self
 
     async def accept(self) -> Stream:
-        self.process.fate.check()
+        self.process.life.check()
         await trio.lowlevel.checkpoint()
         while not self._waiting:
-            self.process.fate.check()
+            self.process.life.check()
             if self._closed:
                 raise trio.ClosedResourceError(f"listener {self.address} is closed")
             await self._acceptor.park()
@@ -266,7 +266,7 @@ class SimListener:
 
     async def aclose(self) -> None:
         """Stop listening; connections that were not accepted are reset."""
-        self.process.fate.check()
+        self.process.life.check()
         self.drop()
         for stream in self._waiting:
             stream.abandon("kill")

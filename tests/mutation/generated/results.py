@@ -19,7 +19,7 @@ State = Literal["found", "tests only", "not found", "not visited"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Fate:
+class MutantResult:
     """What became of one mutant."""
 
     key: str
@@ -42,32 +42,32 @@ class Fate:
     """Last line of what the harness said, of a crash."""
 
 
-def load(paths: Iterable[Path], digest: str) -> dict[str, Fate]:
+def load(paths: Iterable[Path], digest: str) -> dict[str, MutantResult]:
     """By key, what files say of these sources; a line that is none of ours, or was cut short, is
     passed over.
 
     Raises `OSError`.
     """
-    found: dict[str, Fate] = {}
+    found: dict[str, MutantResult] = {}
     for line in _lines(paths):
         try:
             row: dict[str, Any] = json.loads(line)
             if row.pop("sources") == digest:
-                found[row["key"]] = Fate(**row)
+                found[row["key"]] = MutantResult(**row)
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return found
 
 
 @contextmanager
-def kept_in(path: Path, digest: str) -> Iterator[Callable[[Fate], None]]:
-    """What adds a fate to a file, where it is once the call returns. Raises `OSError`."""
+def kept_in(path: Path, digest: str) -> Iterator[Callable[[MutantResult], None]]:
+    """What adds a verdict to a file, where it is once the call returns. Raises `OSError`."""
     is_cut = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
         file.write("\n" if is_cut else "")
 
-        def keep(fate: Fate) -> None:
-            file.write(json.dumps({"sources": digest, **asdict(fate)}) + "\n")
+        def keep(verdict: MutantResult) -> None:
+            file.write(json.dumps({"sources": digest, **asdict(verdict)}) + "\n")
             file.flush()
 
         yield keep

@@ -15,7 +15,7 @@ from typing import Final
 
 from rocketbed.chaos.search.runner import Outcome, RunRequest, Say, run_requests
 from tests.mutation.generated.draw import Generated, Source, draw, read_sources
-from tests.mutation.generated.results import RESULTS, Fate, kept_in, load
+from tests.mutation.generated.results import RESULTS, MutantResult, kept_in, load
 from tests.mutation.generated.visits import (
     KINDS,
     Trial,
@@ -64,7 +64,7 @@ class Case:
     """A mutant that is not found yet, and the runs that it has not passed."""
 
     mutant: Generated
-    fate: Fate
+    verdict: MutantResult
     left: deque[Visited]
 
 
@@ -74,7 +74,7 @@ class Found:
 
     digest: str
     """Of the sources."""
-    fates: list[tuple[Generated, Fate]]
+    verdicts: list[tuple[Generated, MutantResult]]
     left: list[Case]
     """What is to be tried."""
 
@@ -87,7 +87,7 @@ class _Attempt(RunRequest):
 
 def search(
     wanted: Search,
-    told: Callable[[Fate], None],
+    told: Callable[[MutantResult], None],
     say: Say,
     *,
     warn: Say,
@@ -99,13 +99,13 @@ def search(
     Raises what `begin` does, and `StaleMutant` if a source was edited meanwhile.
     """
     found = begin(wanted, say, warn=warn, trials=trials, sources=sources)
-    for _, fate in found.fates:
-        if fate.state == "not visited":
-            told(fate)
+    for _, verdict in found.verdicts:
+        if verdict.state == "not visited":
+            told(verdict)
     results = wanted.out / RESULTS
     with closing(try_cases(found.left, results, found.digest, jobs=wanted.jobs)) as decided:
-        for fate in decided:
-            told(fate)
+        for verdict in decided:
+            told(verdict)
     found.left.clear()
     return found
 
@@ -137,54 +137,54 @@ def begin(
     visited = measure(trials, sources, cache, jobs=wanted.jobs, say=say, warn=warn)
     found = Found(digest, [], [])
     for one in chosen:
-        fate = known.get(one.key) or _fresh(one)
-        found.fates.append((one, fate))
-        here = _tried_in(visited, fate, wanted.runs)
-        left = deque(run for run in here if run.name not in fate.passed)
-        if fate.state == "not found" and not here:
-            fate.state = "not visited"
-        elif fate.state == "not found" and left:
-            found.left.append(Case(one, fate, left))
+        verdict = known.get(one.key) or _fresh(one)
+        found.verdicts.append((one, verdict))
+        here = _tried_in(visited, verdict, wanted.runs)
+        left = deque(run for run in here if run.name not in verdict.passed)
+        if verdict.state == "not found" and not here:
+            verdict.state = "not visited"
+        elif verdict.state == "not found" and left:
+            found.left.append(Case(one, verdict, left))
     return found
 
 
 def try_cases(
     cases: Iterable[Case], results: Path, digest: str, *, jobs: int
-) -> Generator[Fate, None, None]:
-    """Run each until it is decided; its fate, once it is a line of `results`.
+) -> Generator[MutantResult, None, None]:
+    """Run each until it is decided; its verdict, once it is a line of `results`.
 
     Raises `StaleMutant`, `OSError` for the file.
     """
     with kept_in(results, digest) as keep, closing(decide(cases, jobs=jobs)) as decided:
-        for fate in decided:
-            keep(fate)
-            yield fate
+        for verdict in decided:
+            keep(verdict)
+            yield verdict
 
 
-def decide(cases: Iterable[Case], *, jobs: int) -> Generator[Fate, None, None]:
+def decide(cases: Iterable[Case], *, jobs: int) -> Generator[MutantResult, None, None]:
     """The same with no line anywhere. Raises `StaleMutant`."""
     waiting = deque(cases)
     with closing(run_requests(_Attempts(waiting), jobs=jobs)) as done:
         for attempt, outcome in done:
             case = attempt.case
             _judge(case, attempt.visited, outcome)
-            if case.fate.state == "not found" and case.left:
+            if case.verdict.state == "not found" and case.left:
                 waiting.appendleft(case)
                 continue
-            yield case.fate
+            yield case.verdict
 
 
-def _tried_in(visited: list[Visited], fate: Fate, clusters: int) -> list[Visited]:
+def _tried_in(visited: list[Visited], verdict: MutantResult, clusters: int) -> list[Visited]:
     """The runs that a mutant has to pass, in their order."""
-    where = [run for run in visited if run.visits(fate.place, fate.line)]
+    where = [run for run in visited if run.visits(verdict.place, verdict.line)]
     most = {"cluster": clusters, "session": len(where), "tests": TESTS}
     by_kind = ([run for run in where if run.kind == kind][: most[kind]] for kind in KINDS)
     return [run for runs in by_kind for run in runs]
 
 
-def _fresh(mutant: Generated) -> Fate:
+def _fresh(mutant: Generated) -> MutantResult:
     site = mutant.site
-    return Fate(
+    return MutantResult(
         key=mutant.key,
         place=mutant.source.place,
         function=site.function,
@@ -217,21 +217,21 @@ def _begin(mutant: Generated, cpu_s: int) -> None:
 
 def _judge(case: Case, visited: Visited, outcome: Outcome) -> None:
     """Take one run in."""
-    fate = case.fate
-    fate.cpu_s = round(fate.cpu_s + outcome.cpu_s, 2)
+    verdict = case.verdict
+    verdict.cpu_s = round(verdict.cpu_s + outcome.cpu_s, 2)
     if outcome.verdict == "pass":
-        fate.passed.append(visited.name)
-        fate.same = fate.same and outcome.digest == visited.digest
+        verdict.passed.append(visited.name)
+        verdict.same = verdict.same and outcome.digest == visited.digest
         return
-    fate.state = "tests only" if visited.kind == "tests" else "found"
-    fate.run = visited.name
+    verdict.state = "tests only" if visited.kind == "tests" else "found"
+    verdict.run = visited.name
     if outcome.judgement is None:
         if StaleMutant.__name__ in outcome.error:
             raise StaleMutant(outcome.error)
-        fate.by = [_cause(visited, outcome)]
-        fate.error = (outcome.error.strip().splitlines() or [""])[-1]
+        verdict.by = [_cause(visited, outcome)]
+        verdict.error = (outcome.error.strip().splitlines() or [""])[-1]
     else:
-        fate.by = outcome.finding_ids or [outcome.verdict]
+        verdict.by = outcome.finding_ids or [outcome.verdict]
 
 
 def _cause(visited: Visited, outcome: Outcome) -> str:

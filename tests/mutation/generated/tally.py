@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tests.mutation.generated.results import Fate
+from tests.mutation.generated.results import MutantResult
 from tests.mutation.generated.search import Found
 
 STATES: Final = ("found", "tests only", "not found", "not visited")
@@ -14,19 +14,19 @@ SURVIVORS: Final = "survivors.txt"
 """In the output directory: what was not found."""
 
 
-def fate_text(fate: Fate) -> str:
-    how = ", ".join(fate.by) if fate.by else f"{len(fate.passed)} runs passed"
-    how = "" if fate.state == "not visited" else f" ({how})"
-    return f"{fate.key} {fate.operator:7} {_where(fate)}: {fate.state}{how}"
+def result_text(verdict: MutantResult) -> str:
+    how = ", ".join(verdict.by) if verdict.by else f"{len(verdict.passed)} runs passed"
+    how = "" if verdict.state == "not visited" else f" ({how})"
+    return f"{verdict.key} {verdict.operator:7} {_where(verdict)}: {verdict.state}{how}"
 
 
 def score(found: Found) -> dict[str, dict[str, int]]:
     """Part -> state -> mutants; a part is a folder, and `all`."""
     rows: dict[str, dict[str, int]] = {}
-    for _, fate in sorted(found.fates, key=lambda one: one[1].place):
-        for part in (fate.place.rpartition("/")[0], ALL):
+    for _, verdict in sorted(found.verdicts, key=lambda one: one[1].place):
+        for part in (verdict.place.rpartition("/")[0], ALL):
             row = rows.setdefault(part, dict.fromkeys(STATES, 0))
-            row[fate.state] += 1
+            row[verdict.state] += 1
     if ALL in rows:
         rows[ALL] = rows.pop(ALL)
     return rows
@@ -44,20 +44,22 @@ def score_lines(found: Found) -> Iterator[str]:
         share = percent(row)
         numbers = " ".join(f"{row[state]:12}" for state in STATES)
         yield f"{part:10} {numbers}   {'-' if share is None else f'{share:3} %'}"
-    by = Counter(name for _, fate in found.fates for name in fate.by[:1])
+    by = Counter(name for _, verdict in found.verdicts for name in verdict.by[:1])
     yield "found first by: " + ", ".join(f"{name} {times}" for name, times in by.most_common())
-    unvisited = [_where(fate) for _, fate in found.fates if fate.state == "not visited"]
+    unvisited = [_where(verdict) for _, verdict in found.verdicts if verdict.state == "not visited"]
     yield from (f"no run visits {where}" for where in sorted(unvisited))
 
 
 def write_survivors(found: Found, path: Path) -> int:
     """Those that were not found, as one text; how many they are. Raises `OSError`."""
-    left = [(mutant, fate) for mutant, fate in found.fates if fate.state == "not found"]
+    left = [(mutant, verdict) for mutant, verdict in found.verdicts if verdict.state == "not found"]
     left.sort(key=lambda one: (one[1].place, one[1].line))
     texts = []
-    for mutant, fate in left:
-        events = "the same events as without it" if fate.same else "other events"
-        texts.append(f"{fate_text(fate)}\n{events} in {', '.join(fate.passed)}\n{mutant.diff}")
+    for mutant, verdict in left:
+        events = "the same events as without it" if verdict.same else "other events"
+        texts.append(
+            f"{result_text(verdict)}\n{events} in {', '.join(verdict.passed)}\n{mutant.diff}"
+        )
     path.write_text("\n".join(texts), encoding="utf-8")
     return len(left)
 
@@ -67,11 +69,11 @@ def as_row(found: Found) -> dict[str, Any]:
     return {
         "score": {part: {**row, "percent": percent(row)} for part, row in score(found).items()},
         "mutants": [
-            {"key": fate.key, "where": _where(fate), "state": fate.state, "by": fate.by}
-            for _, fate in found.fates
+            {"key": verdict.key, "where": _where(verdict), "state": verdict.state, "by": verdict.by}
+            for _, verdict in found.verdicts
         ],
     }
 
 
-def _where(fate: Fate) -> str:
-    return f"{fate.place}:{fate.line} {fate.function}"
+def _where(verdict: MutantResult) -> str:
+    return f"{verdict.place}:{verdict.line} {verdict.function}"
