@@ -111,7 +111,7 @@ def test_a_daemon_that_is_killed_takes_its_containers_along(directory: Path) -> 
         serving.kill()
         wait_for(lambda: all(map(is_over, pids)), "the end of the containers")
         state = Path(address.removeprefix("unix://")).parent
-        wait_for(lambda: not state.exists(), "the end of the guardian's work")
+        wait_for(lambda: not state.exists(), "the end of the reaper's work")
     assert not [*mounts_at_or_below(directory)]
     with private_daemon(directory) as (_, address), Daemon.connect(address) as daemon:
         (row,) = daemon.api.containers(all=True)

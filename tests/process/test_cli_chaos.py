@@ -21,7 +21,7 @@ from rocketbed.host.janitor.record import OWNER, Ledger
 pytestmark = pytest.mark.process
 DEADLINE_S = 120
 CLEAN_S = 15
-"""How long a guardian may take after a SIGKILL, on a busy machine."""
+"""How long a reaper may take after a SIGKILL, on a busy machine."""
 TINY = """
 name = "tiny"
 steps = ["at 300ms kill leader for 200ms"]
@@ -127,7 +127,7 @@ def leftovers(tmp_path: Path, pid: int) -> list[str]:
 
 
 def until_clean(tmp_path: Path, pid: int) -> None:
-    """Wait until nothing is left; the guardian needs a moment after a SIGKILL."""
+    """Wait until nothing is left; the reaper needs a moment after a SIGKILL."""
     until = time.monotonic() + CLEAN_S
     while found := leftovers(tmp_path, pid):
         assert time.monotonic() < until, found

@@ -1,4 +1,4 @@
-"""Nothing stays behind: records, sweeps, the guardian, a harness that gets SIGKILL."""
+"""Nothing stays behind: records, sweeps, the reaper, a harness that gets SIGKILL."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def end_harness(harness: subprocess.Popen[str]) -> None:
 
 
 def dead_run(root: Path) -> Path:
-    """The directory of a run whose owner is gone, without a guardian."""
+    """The directory of a run whose owner is gone, without a reaper."""
     run = Ledger.begin(root, guard=False)
     owner = json.loads((run.directory / OWNER).read_text())
     owner["began"] -= 1
@@ -219,7 +219,7 @@ def test_a_directory_that_was_never_born_is_swept_when_its_maker_is_dead(tmp_pat
     assert being_born.exists()
 
 
-def test_the_guardian_knows_of_a_directory_that_is_being_made(tmp_path: Path) -> None:
+def test_the_reaper_knows_of_a_directory_that_is_being_made(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -241,7 +241,7 @@ def test_the_guardian_knows_of_a_directory_that_is_being_made(tmp_path: Path) ->
     assert gone_within(unborn, 10.0)
 
 
-def test_the_guardian_cleans_up_when_the_harness_is_killed(tmp_path: Path) -> None:
+def test_the_reaper_cleans_up_when_the_harness_is_killed(tmp_path: Path) -> None:
     harness, (directory, pid) = start_harness(tmp_path, "plain")
     child = int(pid)
     ticks = began(child)
@@ -251,16 +251,16 @@ def test_the_guardian_cleans_up_when_the_harness_is_killed(tmp_path: Path) -> No
     assert list(marked(Path(directory).name)) == []
 
 
-def test_the_guardian_goes_when_the_run_is_over(tmp_path: Path) -> None:
+def test_the_reaper_goes_when_the_run_is_over(tmp_path: Path) -> None:
     with Ledger.begin(tmp_path) as run:
-        guardians = guardians_of(run.directory)
-        assert len(guardians) == 1
-        environment = Path(f"/proc/{guardians[0]}/environ").read_bytes()
+        reapers = reapers_of(run.directory)
+        assert len(reapers) == 1
+        environment = Path(f"/proc/{reapers[0]}/environ").read_bytes()
         assert f"{MARK}=".encode() not in environment
-    assert wait_gone(guardians, 10.0) == []
+    assert wait_gone(reapers, 10.0) == []
 
 
-def guardians_of(directory: Path) -> list[int]:
+def reapers_of(directory: Path) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -268,7 +268,7 @@ def guardians_of(directory: Path) -> list[int]:
                 command = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"rocketbed.host.janitor.guardian" in command and os.fsencode(directory) in command:
+            if b"rocketbed.host.janitor.reaper" in command and os.fsencode(directory) in command:
                 found.append(int(entry.name))
     return found
 

@@ -5,7 +5,7 @@ A run owns a directory `<temporary directory>/rocketbed-runs/<run id>`: `owner.j
 process it belongs to (pid, start time, boot, pid namespace), `records` has one JSON line for each
 mount, loop device, control group, ... created or removed. `sweep` removes the resources of runs
 whose owner is dead, and nothing else; it runs at each start of a run and in `rocketbed chaos doctor
---sweep`. A reaper process (`janitor.guardian`) does the same as soon as the owner dies, even by
+--sweep`. A reaper process (`janitor.reaper`) does the same as soon as the owner dies, even by
 SIGKILL. Standard library only, so that the reaper process starts fast.
 """
 
@@ -34,7 +34,7 @@ from rocketbed.host.janitor.processes import (
     wait_gone,
 )
 
-GUARDIAN: Final = "rocketbed.host.janitor.guardian"
+REAPER: Final = "rocketbed.host.janitor.reaper"
 OWNER: Final = "owner.json"
 RECORDS: Final = "records"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -263,7 +263,7 @@ def _start_reaper(directory: Path, unborn: Path) -> int:
         removed = (MARK, "LD_PRELOAD")
         environment = {name: value for name, value in os.environ.items() if name not in removed}
         subprocess.run(
-            [sys.executable, "-P", "-m", GUARDIAN, str(directory), str(unborn), str(os.getpid())],
+            [sys.executable, "-P", "-m", REAPER, str(directory), str(unborn), str(os.getpid())],
             stdin=reading,
             stdout=subprocess.DEVNULL,
             env=environment,
