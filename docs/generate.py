@@ -19,6 +19,7 @@ import click
 from rocketbed.chaos.checks.registry import CHECKS
 from rocketbed.chaos.evidence.record import Expectation
 from rocketbed.chaos.plan import plan, table
+from rocketbed.chaos.plan.check_names import CODES
 from rocketbed.chaos.plan.library import all_scenarios
 from rocketbed.chaos.plan.marks import MARKS
 from rocketbed.chaos.plan.targets import SELECTORS
@@ -294,47 +295,15 @@ def shipped() -> Iterator[str]:
 # --- checks
 
 
-PARTS: Final = {
-    "A11e": "The positions of a reader that polls leave no message of its queue out",
-    "A17w": "A query by key misses a stored message while faults last (a warning)",
-    "S2": "No record that fails its checksum is served, counted, indexed or replicated",
-    "S3": "No queue entry, index entry or answer refers to bytes beyond the end of the log",
-    "S4": "Each queue entry points to a record of its own topic and queue, with its size",
-    "S5": "Each dispatched record has a queue entry",
-    "S6": "Entry n of a queue points to the record with queue offset n; no hole, no repeat",
-    "S7": "The tag code of an entry is that of its record's tag",
-    "S8": "Index entries lead to records that have the key; headers and chains are sound",
-    "S9": "Damage in the middle of a log is reported, and what follows it is not dropped silently",
-    "S10": "Each record is in the index once",
-    "S11": "No value of the checkpoint is above what the durable image proves",
-    "S12": "The file `abort` exists exactly while a process lives or after an unclean end",
-    "S15": "Tables and settings can be read after any power cut",
-    "S16": "Bounds of queues are in order and within the log",
-    "L1": "After the faults each group has a node that serves",
-    "L2": "Replicas are in sync again",
-    "L3": "Producers get acknowledgements again",
-    "L4": "Readers have read everything that is stored",
-    "L5": "Replicas hold equal logs at the end",
-    "L6": "Nodes stop when they are asked to",
-    "L8": "Groups have caught up with their queues",
-    "L9": "Routes name exactly the nodes that serve",
-}
-"""Texts of the checks that share a function, by alias; the first has the function's docstring."""
-
-
 def checks() -> Iterator[str]:
     """The checks in the order of a report."""
-    body = []
-    for one in CHECKS:
-        text = re.sub(
-            r"^[A-Z]\w*(?:,? (?:to )?[A-Z]\w*| internal)*: ", "", inspect.getdoc(one.run) or ""
-        )
-        first = re.split(r"(?<=[.])\s", " ".join(text.split("\n\n")[0].split()))[0]
-        for at, title in enumerate(one.titles):
-            code, _, name = title.partition(" ")
-            text = sentence(first) if at == 0 else PARTS[code]
-            body.append((name, code, text))
-    yield from rows(("check", "alias", "what it looks for"), body)
+    codes = {id_: code for code, id_ in CODES.items()}
+    body = [
+        (f"`{id_}`", codes[id_], meaning.rstrip("."))
+        for check in CHECKS
+        for id_, meaning in zip(check.ids, check.meanings, strict=True)
+    ]
+    yield from rows(("check", "alias", "holds if"), body)
 
 
 # --- Spark

@@ -20,9 +20,9 @@ import click
 
 from rocketbed.chaos.checks.judgement import Judgement
 from rocketbed.chaos.checks.result import CheckResult, Verdict, judged, not_run
+from rocketbed.chaos.search.campaign import SECOND_OPINION
 from rocketbed.pipeline.requirement import write_requirement
 
-TITLE: Final = "SV Spark's verify agrees"
 UNIT: Final = "families of checks"
 VERIFY_FILE: Final = "verify.json"
 LOG_FILE: Final = "verify.log"
@@ -46,13 +46,27 @@ class Family:
 
 
 FAMILIES: Final = (
-    Family("lost", ("V1",), ("A1",), is_counted=True),
-    Family("refused and stored", ("V2",), ("A3",)),
-    Family("duplicated", ("V3",), ("A5",)),
-    Family("order and place", ("V6", "V7", "V11"), ("A7", "A8", "A9", "I13"), behind_damage=True),
-    Family("damage", ("V4", "V5", "V10", "V12"), ("R1", "A4", "S1", "S2", "S9")),
-    Family("queues", ("V8",), ("S3", "S4", "S5"), behind_damage=True),
-    Family("readers", ("V9",), ("A22",)),
+    Family("lost", ("V1",), ("lost-write",), is_counted=True),
+    Family("refused and stored", ("V2",), ("phantom-write",)),
+    Family("duplicated", ("V3",), ("duplicate",)),
+    Family(
+        "order and place",
+        ("V6", "V7", "V11"),
+        ("inconsistent-offset", "moved-write", "nonmonotonic-send", "dense-queue-offsets"),
+        behind_damage=True,
+    ),
+    Family(
+        "damage",
+        ("V4", "V5", "V10", "V12"),
+        ("equal-logs", "unknown-value", "log-files-tile", "record-checksums", "no-silent-damage"),
+    ),
+    Family(
+        "queues",
+        ("V8",),
+        ("nothing-beyond-log", "queue-entries-match-log", "queue-entries-complete"),
+        behind_damage=True,
+    ),
+    Family("readers", ("V9",), ("group-skip",)),
 )
 
 
@@ -79,11 +93,13 @@ def verify_run(directory: Path, judgement: Judgement, say: Callable[[str], None]
     """
     say("checking with Spark")
     if judgement.record is None:
-        return not_run(TITLE, UNIT, f"the run has no record: {judgement.error}")
+        return not_run(SECOND_OPINION, UNIT, f"the run has no record: {judgement.error}")
     try:
         path = write_requirement(directory)
     except Exception as error:
-        return not_run(TITLE, UNIT, f"the requirement of the run cannot be determined: {error!r}")
+        return not_run(
+            SECOND_OPINION, UNIT, f"the requirement of the run cannot be determined: {error!r}"
+        )
     report = directory / VERIFY_FILE
     report.unlink(missing_ok=True)
     code = _run(directory, path, report)
@@ -91,9 +107,11 @@ def verify_run(directory: Path, judgement: Judgement, say: Callable[[str], None]
         row = json.loads(report.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = f"verify ended with {code} and left no report ({error}); see {LOG_FILE}"
-        return not_run(TITLE, UNIT, reason)
+        return not_run(SECOND_OPINION, UNIT, reason)
     if code not in RAN:
-        return not_run(TITLE, UNIT, f"verify: {row.get('error') or f'it ended with {code}'}")
+        return not_run(
+            SECOND_OPINION, UNIT, f"verify: {row.get('error') or f'it ended with {code}'}"
+        )
     return compare(judgement.results, row["checks"])
 
 
@@ -127,7 +145,7 @@ def compare(plain: Sequence[CheckResult], spark: Sequence[Mapping[str, Any]]) ->
         elif seen_by_spark:
             agreed.append(f"{family.name} {seen_by_spark}")
     note = f"both found: {', '.join(agreed)}" if agreed else ""
-    return judged(TITLE, compared, UNIT, findings, note)
+    return judged(SECOND_OPINION, compared, UNIT, findings, note)
 
 
 def _run(directory: Path, requirement: Path, report: Path) -> int:

@@ -32,9 +32,9 @@ TRIPS = 2
 """On a slow network, additional round trips: the slave's acknowledgement and the answer."""
 
 
-@check("L11 answers owed", "sends", severity=Severity.LIVENESS)
+@check("sends-answered", "sends", severity=Severity.LIVENESS)
 def unanswered_sends(case: Case, findings: Findings) -> int:
-    """L11: a send is answered, even under faults, if every node of its group holds the message as
+    """A send is answered, even under faults, if every node of its group holds the message as
     promised a second before its client gives up.
 
     No send is answered as not safe half a second after that, or sooner than a broker has to wait

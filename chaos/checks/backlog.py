@@ -1,7 +1,7 @@
 """Every group and every follower reads to the end once the faults are over.
 
-The run waits for that and reports readers that do not get there (L8); these checks examine the
-history and the tables.
+The run waits for that and reports readers that do not get there (`groups-caught-up`); these checks
+examine the history and the tables.
 """
 
 from bisect import bisect_right
@@ -51,9 +51,9 @@ def trips_ns(evidence: Evidence) -> int:
     return TRIPS * int(facts.get("disk_ns", 0) + facts.get("link_ns", 0))
 
 
-@check("A30 group backlog", "positions at the end", final=True, needs_history=False)
+@check("group-backlog", "positions at the end", final=True, needs_history=False)
 def group_backlog(case: Case, findings: Findings) -> int:
-    """A30: at the end the last masters store each queue's end as the position of each group."""
+    """At the end the last masters store each queue's end as the position of each group."""
     evidence = case.evidence
     groups, queues = evidence.record.consumer_groups, evidence.queues
     stored = {
@@ -86,9 +86,9 @@ def group_backlog(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A31 follower skip", "messages at the end", final=True)
+@check("follower-skip", "messages at the end", final=True)
 def follower_skip(case: Case, findings: Findings) -> int:
-    """A31: each follower's last process got every message of the final log.
+    """Each follower's last process got every message of the final log.
 
     Excused if it had passed a queue offset before the loss of the message there.
     """
@@ -129,15 +129,15 @@ def follower_skip(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A32 late delivery", "deliveries in recovery")
+@check("late-delivery", "deliveries in recovery")
 def late_deliveries(case: Case, findings: Findings) -> int:
-    """A32: a message acknowledged late in the recovery phase reaches each reader soon.
+    """A message acknowledged late in the recovery phase reaches each reader soon.
 
     "Late" because a client that lost a machine silently waits until its request times out. The
     limit is less than 5 s, after which a held pull that is not woken ends. On real machines, which
     may be busy, it is a figure only. A rewound member first gets its old messages again, so the
     time counts from the last of them. A member that waits for its own commits takes nothing
-    meanwhile; L10 judges how long.
+    meanwhile; `requests-answered` judges how long.
     """
     evidence = case.evidence
     settled, sends = settled_ns(case), evidence.acknowledged
@@ -169,9 +169,9 @@ def late_deliveries(case: Case, findings: Findings) -> int:
     return len(delays)
 
 
-@check("A32d delivery delay", "deliveries under faults", severity=Severity.METRIC)
+@check("delivery-delay", "deliveries under faults", severity=Severity.METRIC)
 def delays_under_faults(case: Case, findings: Findings) -> int:
-    """A32d: time from the acknowledgement of a message, under faults or shortly after, to each
+    """Time from the acknowledgement of a message, under faults or shortly after, to each
     reader. A metric."""
     evidence = case.evidence
     until_ns, sends = settled_ns(case), evidence.acknowledged

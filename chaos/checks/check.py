@@ -1,12 +1,14 @@
 """Definition of a check: a function that adds its findings and returns how many things it examined.
 
-    @check("A13 vanished read", "messages read", final=True)
+    @check("vanished-read", "messages read", final=True)
     def vanished_reads(case: Case, findings: Findings) -> int: ...
 
 It raises `NotRun` when evidence is missing, and `NotApplicable` when the run has nothing for it to
 examine. `registry` lists all checks in order.
 """
 
+import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,7 +48,7 @@ class Case:
 
     evidence: Evidence
     recoveries: int = 0
-    """Number of images that are booted twice (S14)."""
+    """Number of images that `recovery-idempotent` boots twice."""
 
     @cached_property
     def losses(self) -> Losses:
@@ -120,32 +122,36 @@ class Findings:
 class Check:
     """A check, or several that share one pass."""
 
-    titles: tuple[str, ...]
+    ids: tuple[str, ...]
+    """Ids of the checks, such as `lost-write`."""
+    meanings: tuple[str, ...]
+    """One sentence for each: it holds if this is so."""
     run: Callable[[Case], list[CheckResult]]
     needs_history: bool = True
     """True if the check needs a complete history."""
 
-    @property
-    def ids(self) -> set[str]:
-        """Ids of the checks, such as `A1`."""
-        return {title.partition(" ")[0] for title in self.titles}
+
+def first_sentence(docstring: str) -> str:
+    paragraph = " ".join(inspect.cleandoc(docstring).split("\n\n")[0].split())
+    return re.split(r"(?<=[.])\s", paragraph)[0]
 
 
 def check(
-    title: str,
+    id: str,
     unit: str,
     *,
     severity: Severity = Severity.SAFETY,
-    also: tuple[str, Severity] | None = None,
+    also: tuple[str, Severity, str] | None = None,
     final: bool = False,
     needs_history: bool = True,
 ) -> Callable[[Callable[..., int]], Check]:
     """Make a check of a function that takes the case and the `Findings` to add to.
 
-    `also` is a second title, with its severity, that the same function answers through `Findings`
-    of its own. With `final` the check does not run if the final log of a group is missing.
+    The first sentence of its docstring is the meaning of the check. `also` is a second check (id,
+    severity, meaning) that the same function answers through `Findings` of its own. With `final`
+    the check does not run if the final log of a group is missing.
     """
-    heads = [(title, severity), *([] if also is None else [also])]
+    heads = [(id, severity), *([] if also is None else [also[:2]])]
 
     def decorate(examine: Callable[..., int]) -> Check:
         def run(case: Case) -> list[CheckResult]:
@@ -171,7 +177,7 @@ def check(
                 for (name, grade), findings in zip(heads, collected, strict=True)
             ]
 
-        run.__doc__ = examine.__doc__
-        return Check(tuple(name for name, _ in heads), run, needs_history)
+        meanings = [first_sentence(examine.__doc__ or ""), *([] if also is None else also[2:])]
+        return Check(tuple(name for name, _ in heads), tuple(meanings), run, needs_history)
 
     return decorate

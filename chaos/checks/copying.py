@@ -17,9 +17,9 @@ TRIPS = 3
 """Additional round trips on a slow network."""
 
 
-@check("R10 copies late", "writes of masters", severity=Severity.LIVENESS)
+@check("late-copies", "writes of masters", severity=Severity.LIVENESS)
 def late_copies(case: Case, findings: Findings) -> int:
-    """R10: once the time-outs of the fault phase are over, and it has caught up since its last
+    """Once the time-outs of the fault phase are over, and it has caught up since its last
     start, a slave soon has half of what its master writes.
 
     In simulation, where each write is observed. The possible loss of an asynchronous master depends

@@ -1,12 +1,12 @@
-"""Followers remove from disk what they cut off their logs: R2c of chaos.md 2.6."""
+"""Followers remove from disk what they cut off their logs."""
 
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.evidence.history import Event, Function
 
 
-@check("R2c cut on disk", "cuts")
+@check("truncation-on-disk", "cuts")
 def cuts_on_disk(case: Case, findings: Findings) -> int:
-    """R2c: before a replica follows, the log files no longer have what it cut, or read as zeros
+    """Before a replica follows, the log files no longer have what it cut, or read as zeros
     there.
 
     Otherwise a crash before it is overwritten would bring it back. With failover no copy shows what
@@ -15,7 +15,8 @@ def cuts_on_disk(case: Case, findings: Findings) -> int:
     evidence = case.evidence
     if not evidence.elects or evidence.foreign:
         raise NotApplicable(
-            "without failover a node keeps what it cuts, which tells more (R2, R2k)"
+            "without failover a node keeps what it cuts, which says more (truncated-bytes-return,"
+            " truncated-bytes-kept)"
         )
     examined = 0
     begun: dict[str, Event] = {}

@@ -7,9 +7,9 @@ from rocketbed.chaos.checks.result import Excuse
 from rocketbed.chaos.evidence.history import Function, Outcome, Row
 
 
-@check("A28 retry and dead letters", "messages that were called for")
+@check("retries-and-dead-letters", "messages that were called for")
 def retries(case: Case, findings: Findings) -> int:
-    """A28: a message is delivered unchanged, again only after each previous call, and at most as
+    """A message is delivered unchanged, again only after each previous call, and at most as
     often as allowed.
 
     It becomes a dead letter when all calls were refused, once for each last one. A dead letter was

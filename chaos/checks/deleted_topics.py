@@ -19,9 +19,9 @@ COPIED_NS = 10_000_000_000
 """Time in which a slave with a slow disk has copied its master's tables, deletions last."""
 
 
-@check("A39 deleted message", "messages read after a deletion")
+@check("deleted-message-read", "messages read after a deletion")
 def deleted_messages(case: Case, findings: Findings) -> int:
-    """A39: once every node has reported the deletion of a topic, no reader gets its messages."""
+    """Once every node has reported the deletion of a topic, no reader gets its messages."""
     evidence = case.evidence
     deletions = _deletions(evidence)
     examined = 0
@@ -39,9 +39,9 @@ def deleted_messages(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("S26 deletion complete", "directories", final=True)
+@check("deletion-complete", "directories", final=True)
 def deletion_complete(case: Case, findings: Findings) -> int:
-    """S26: at the end no node's queues hold a message of a deleted topic; if it was not recreated,
+    """At the end no node's queues hold a message of a deleted topic; if it was not recreated,
     no queue and no table has a row of it."""
     evidence = case.evidence
     for deletion in _deletions(evidence).values():

@@ -1,4 +1,4 @@
-"""Retention deletes nothing that is younger than promised (S24)."""
+"""Retention deletes nothing that is younger than promised."""
 
 from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
@@ -19,9 +19,9 @@ took, in which each file was synced, on a wiped slave all that it had copied.
 """
 
 
-@check("S24 retention", "segments deleted")
+@check("retention", "segments deleted")
 def retention(case: Case, findings: Findings) -> int:
-    """S24: no segment was deleted that held a message younger than promised, no reader was moved
+    """No segment was deleted that held a message younger than promised, no reader was moved
     past one, and in the recovery phase every node deletes what is old.
 
     A message is at least as young as its send. Lost messages are not considered.

@@ -37,9 +37,9 @@ class Election:
     node: str
 
 
-@check("X4 turns", "planned changes of the leader", severity=Severity.LIVENESS)
+@check("leader-turns", "planned changes of the leader", severity=Severity.LIVENESS)
 def turns(case: Case, findings: Findings) -> int:
-    """X4: each handover, and each clean stop of a leader, makes another node lead.
+    """Each handover, and each clean stop of a leader, makes another node lead.
 
     In simulation, where that is observed at once, the new one leads before the former one ends.
     Around the change the longest time without an acknowledgement is at most `turn_s`, and no node
@@ -143,9 +143,9 @@ def _doubts(evidence: Evidence, begin: int, end: int) -> int:
     )
 
 
-@check("X6 positions over turns", "positions read after a planned change of the leader")
+@check("positions-after-turn", "positions read after a planned change of the leader")
 def positions_over_turns(case: Case, findings: Findings) -> int:
-    """X6: the successor in a planned change knows the positions committed to its predecessor.
+    """The successor in a planned change knows the positions committed to its predecessor.
 
     Judged for a process that alone reads a queue, by its own last commit; not while a fault is in
     force, and not after one that began since the commit.
@@ -195,9 +195,9 @@ def positions_over_turns(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("X5 nobody else leads", "looks at nodes while a register was lost")
+@check("no-other-leader", "looks at nodes while a register was lost")
 def nobody_else(case: Case, findings: Findings) -> int:
-    """X5: while a register is lost the leader continues until something happens to it, no other
+    """While a register is lost the leader continues until something happens to it, no other
     node leads, and the controller does not report that all is well."""
     evidence = case.evidence
     events = evidence.history.events

@@ -1,4 +1,4 @@
-"""Consecutive pulls of one reader: A10 and A11 in their external form.
+"""Consecutive pulls of one reader: none goes back, and none leaves a message out.
 
 A reader that asks for the offset it was told to ask for next has not sought. If it was told to go
 back, or to go on after stored messages, the broker is to blame. A loss of the group's log in
@@ -30,15 +30,14 @@ class _Reader:
 
 
 @check(
-    "A10e nonmonotonic polls",
+    "reader-goes-back",
     "pulls",
     severity=Severity.WARNING,
-    also=("A11e skip between polls", Severity.SAFETY),
+    also=("reader-skip", Severity.SAFETY, "No two pulls of a reader leave a stored message out."),
     final=True,
 )
 def polls_over_time(case: Case, steps_back: Findings, skips: Findings) -> int:
-    """A10e: no pull returns what comes before the last message got. A11e: none skips a stored
-    message."""
+    """No pull of a reader returns what comes before the last message that it got."""
     pulls = case.require_rows((Function.PULL,), without="the history holds no pulls")
     walk = _PullSequence(case, pulls, steps_back)
     walk.examine()

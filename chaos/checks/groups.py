@@ -19,9 +19,9 @@ from rocketbed.chaos.checks.result import Excuse, Severity
 from rocketbed.chaos.evidence.history import OWN_ATTEMPTS, Function, Outcome, Row
 
 
-@check("A22 group skip", "messages below committed positions", final=True)
+@check("group-skip", "messages below committed positions", final=True)
 def group_skips(case: Case, findings: Findings) -> int:
-    """A22: a committed position has not passed a stored message that no member ever got, among
+    """A committed position has not passed a stored message that no member ever got, among
     those with a tag that the group subscribes to."""
     evidence, stored = case.evidence, case.evidence.stored
     commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
@@ -68,9 +68,9 @@ def group_skips(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A41 early commit", "messages that a commit passed", final=True)
+@check("early-commit", "messages that a commit passed", final=True)
 def early_commits(case: Case, findings: Findings) -> int:
-    """A41: no member stores a position beyond a message that no member has got yet, even if one
+    """No member stores a position beyond a message that no member has got yet, even if one
     gets it later.
 
     Had the member died in between, the group would never have got the message. Only messages with a
@@ -117,9 +117,9 @@ def early_commits(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A23 redelivery", "deliveries", severity=Severity.METRIC)
+@check("redelivery", "deliveries", severity=Severity.METRIC)
 def redeliveries(case: Case, findings: Findings) -> int:
-    """A23: how often a group got a message again. A metric."""
+    """Number of times that a group got a message again. A metric."""
     deliveries = case.require_rows((Function.DELIVER,), without=NO_GROUPS)
     names = ("operation", "value")
     counts = Counter(zip(*(map(int, deliveries.column(name)) for name in names), strict=True))

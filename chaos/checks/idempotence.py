@@ -1,4 +1,4 @@
-"""Recovery is idempotent: S14, recover(recover(x)) = recover(x), byte for byte.
+"""Recovery is idempotent: recover(recover(x)) = recover(x), byte for byte.
 
 An image is booted twice on a simulated disk, by the node's own store: the second boot must not
 change what the first one left. Files of times and marks (checkpoint, abort, the durable mark) are
@@ -22,9 +22,12 @@ ROOT = "/store"
 _COMPARED = ("commitlog", "consumequeue", "batchconsumequeue", "index")
 
 
-@check("S14 recovery idempotent", "images", needs_history=False)
+@check("recovery-idempotent", "images", needs_history=False)
 def recovery_idempotent(case: Case, findings: Findings) -> int:
-    """S14: on at most `Case.recoveries` images, chosen by the run's seed."""
+    """An image that is recovered twice has the bytes of one that is recovered once.
+
+    At most `Case.recoveries` images are, chosen by the run's seed.
+    """
     evidence = case.evidence
     if not case.recoveries:
         raise NotApplicable("not requested")

@@ -33,9 +33,9 @@ SEPARATING = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu
 """Faults in which an owner may be unreachable that long, or not learn that it lost the lock."""
 
 
-@check("A43 order of calls", "calls in order")
+@check("listener-order", "calls in order")
 def calls_in_order(case: Case, findings: Findings) -> int:
-    """A43: an ordered group is not called for a message for the first time after a later message of
+    """An ordered group is not called for a message for the first time after a later message of
     its queue.
 
     Nor does one of its members, after it started again at the group's position, skip a message.
@@ -81,9 +81,9 @@ def calls_in_order(case: Case, findings: Findings) -> int:
     return len(calls)
 
 
-@check("A29 double owner", "calls in order")
+@check("double-queue-owner", "calls in order")
 def two_at_once(case: Case, findings: Findings) -> int:
-    """A29: no two messages of a queue with ordered listeners are in hand at once.
+    """No two messages of a queue with ordered listeners are in hand at once.
 
     Two members may overlap if the lock had ended by a rule: its owner was away, or its broker
     started again. A planned change of the leader is no excuse: the next leader knows the locks.
@@ -114,9 +114,9 @@ def two_at_once(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A45 late in order", "calls in order")
+@check("late-ordered-call", "calls in order")
 def late_in_order(case: Case, findings: Findings) -> int:
-    """A45: an ordered group is called for a new message soon after that is due, and soon after the
+    """An ordered group is called for a new message soon after that is due, and soon after the
     previous call in the queue.
 
     A leaving member gives its lock back. Judged only where no fault can have left a stale lock. On

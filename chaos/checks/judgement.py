@@ -19,7 +19,7 @@ from rocketbed.chaos.checks.check import Case
 from rocketbed.chaos.checks.context import FaultSpan, Surroundings, outages
 from rocketbed.chaos.checks.evidence import Evidence, gather
 from rocketbed.chaos.checks.loss_checks import bound_rows
-from rocketbed.chaos.checks.registry import CHECKS, WAITING
+from rocketbed.chaos.checks.registry import CHECK_IDS, CHECKS, WAITING
 from rocketbed.chaos.checks.result import (
     CheckResult,
     Excuse,
@@ -123,11 +123,16 @@ class Judgement:
 
     @property
     def by_weight(self) -> list[CheckResult]:
-        """Violated checks that count: a lost message first, then by severity and id."""
+        """Violated checks that count: a lost message first, then by severity and registry order."""
         order = [severity for severity, _ in _BY_SEVERITY]
+        places = {id_: place for place, id_ in enumerate(CHECK_IDS)}
         counted = [result for result in self.findings if not result.harmless]
         counted.sort(
-            key=lambda result: (result.id != "A1", order.index(result.severity), result.id)
+            key=lambda result: (
+                result.id != "lost-write",
+                order.index(result.severity),
+                places.get(result.id, len(places)),
+            )
         )
         return counted
 
@@ -157,7 +162,7 @@ class Judgement:
             "finding_ids": self.finding_ids,
             "findings": [result.as_row() for result in self.findings],
             "not_run": [
-                {"id": result.id, "title": result.title, "reason": result.note}
+                {"id": result.id, "reason": result.note}
                 for result in self.results
                 if result.verdict is Verdict.DID_NOT_RUN
             ],
@@ -179,7 +184,7 @@ class Judgement:
 
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number of finished checks, the number of all, and the next one's title."""
+"""Called with the number of finished checks, the number of all, and the id of the next."""
 SecondJudge = Callable[[Path, Judgement], CheckResult]
 """Examines a run's directory and its judgement."""
 
@@ -216,8 +221,8 @@ def judge_run(
     """Judge a run directory (`chaos.evidence.record`). Never raises for what it finds in it.
 
     `only` restricts the checks by id; the verdict then covers these alone. `recoveries` is the
-    number of images that are booted twice (S14). `progress` is called before each check, in the
-    judge's own thread.
+    number of images that are booted twice (`recovery-idempotent`). `progress` is called before each
+    check, in the judge's own thread.
     """
     place = Path(directory)
     try:
@@ -231,7 +236,7 @@ def judge_run(
         trace, acks = (read_trace(path) if path.exists() else None for path in paths)
         evidence = gather(record, history, str(place), trace=trace, acks=acks)
     except Exception as error:
-        results.append(not_run("E1 evidence", "files", f"it cannot be read: {error!r}"))
+        results.append(not_run("evidence", "files", f"it cannot be read: {error!r}"))
         return Judgement(record=record, results=results)
     try:
         return _judge(evidence, results, only, recoveries, progress or _ignore_progress)
@@ -250,25 +255,23 @@ def _judge(
     selected = None if only is None else set(only)
     results.append(check_evidence(evidence))
     for number, check in enumerate(CHECKS):
-        progress(number, len(CHECKS), check.titles[0])
+        progress(number, len(CHECKS), check.ids[0])
         if selected is not None and selected.isdisjoint(check.ids):
             continue
         if check.needs_history and evidence.history.cut is not None:
             reason = f"the history is not whole: {evidence.history.cut}"
-            results += [not_run(title, "rows", reason) for title in check.titles]
+            results += [not_run(id_, "rows", reason) for id_ in check.ids]
             continue
         try:
             results += check.run(case)
         except Exception as error:  # a check that crashes has shown nothing
             reason = f"the check itself failed: {error!r} at {_line_of(error)}"
-            results += [not_run(title, "rows", reason) for title in check.titles]
+            results += [not_run(id_, "rows", reason) for id_ in check.ids]
     results[:] = [_require_examination(evidence.record.expect.checks, result) for result in results]
     if selected is None:
         present = {result.id for result in results}
-        missing = [title for title in evidence.record.expect.checks if title not in present]
-        results += [
-            not_run(f"{title} unknown", "rows", "there is no such check") for title in missing
-        ]
+        missing = [id_ for id_ in evidence.record.expect.checks if id_ not in present]
+        results += [not_run(id_, "rows", "there is no such check") for id_ in missing]
     judgement = Judgement(record=evidence.record, results=results)
     try:
         if evidence.history.cut is None:
@@ -278,7 +281,7 @@ def _judge(
         judgement.faults = surroundings.faults
         judgement.rto = outages(evidence, judgement.faults)
     except Exception as error:
-        results.append(not_run("E2 report", "rows", f"it failed: {error!r} at {_line_of(error)}"))
+        results.append(not_run("report", "rows", f"it failed: {error!r} at {_line_of(error)}"))
     return judgement
 
 
@@ -288,31 +291,31 @@ def _require_examination(required: Collection[str], result: CheckResult) -> Chec
     if result.verdict is not Verdict.NOT_APPLICABLE or result.id not in required:
         return result
     reason = f"{result.note}, and this run had to show it"
-    return not_run(result.title, result.unit, reason, severity=result.severity)
+    return not_run(result.id, result.unit, reason, severity=result.severity)
 
 
 def check_history(history: History) -> CheckResult:
-    """H1: the history is complete."""
+    """The history is complete."""
     rows = len(history.columns)
     if history.cut:
         last = max(history.columns["returned_ns"], default=0)
         reason = f"{history.cut}; {rows} rows were read, the last one returned at {last} ns"
-        return not_run("H1 history", "rows", reason)
+        return not_run("history", "rows", reason)
     outcomes = history.columns["outcome"]
     note = ", ".join(f"{outcomes.count(outcome)} {outcome.name.lower()}" for outcome in Outcome)
-    return judged("H1 history", rows, "rows", [], note)
+    return judged("history", rows, "rows", [], note)
 
 
 def check_evidence(evidence: Evidence) -> CheckResult:
-    """E1: every directory that the record names was read, and every node has one."""
+    """Every directory that the record names was read, and every node has one."""
     unread = dict(evidence.unread)
     for name in evidence.record.nodes:
         if name not in evidence.record.stores:
             unread.setdefault(name, "its directory was not kept")
     if unread:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unread.items())
-        return not_run("E1 evidence", "directories", reasons)
-    return judged("E1 evidence", len(evidence.nodes) + len(evidence.images), "directories", [])
+        return not_run("evidence", "directories", reasons)
+    return judged("evidence", len(evidence.nodes) + len(evidence.images), "directories", [])
 
 
 def load_history(path: str | os.PathLike[str]) -> History:
@@ -325,7 +328,7 @@ def load_history(path: str | os.PathLike[str]) -> History:
         return History(cut=f"a block of it cannot be decoded: {error}")
 
 
-def _ignore_progress(done: int, of: int, title: str) -> None:
+def _ignore_progress(done: int, of: int, id_: str) -> None:
     """Ignore progress."""
 
 

@@ -1,6 +1,7 @@
 """A master keeps the positions committed to it through any sequence of kills (chaos.md 2.5).
 
-A35 examines the positions it reports, S28 its table in the images of kills and power cuts.
+`forgotten-offset` examines the positions it reports, `positions-in-images` its table in the images
+of kills and power cuts.
 """
 
 from bisect import bisect_right
@@ -123,9 +124,9 @@ class RequiredPositions:
         return None
 
 
-@check("A35 forgotten position", "positions read of the node that had them")
+@check("forgotten-offset", "positions read of the node that had them")
 def forgotten_positions(case: Case, findings: Findings) -> int:
-    """A35: a node that was master all the time keeps the positions committed to it through any
+    """A node that was master all the time keeps the positions committed to it through any
     kills, except commits of the last 6 s before a kill.
 
     Judged if one and the same known node answered both the commit and the later query.
@@ -160,9 +161,9 @@ def forgotten_positions(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("S28 positions in images", "positions")
+@check("positions-in-images", "positions")
 def positions_in_images(case: Case, findings: Findings) -> int:
-    """S28: a kill or power cut leaves the master a table with all that was committed up to 6 s
+    """A kill or power cut leaves the master a table with all that was committed up to 6 s
     before.
 
     Slaves are not judged: their tables are copies that may lag.

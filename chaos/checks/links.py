@@ -1,4 +1,4 @@
-"""Replication as seen on the links and in samples: R2, R2k, R3, R8 and R9 of chaos.md 2.6."""
+"""Replication as seen on the links and in samples (chaos.md 2.6)."""
 
 import re
 from collections import defaultdict
@@ -33,9 +33,9 @@ HELD_BYTES = 256 * 1024
 _RATE = re.compile(r"\brate (\d+)KiB")
 
 
-@check("R2 zombie bytes", "messages cut off")
+@check("truncated-bytes-return", "messages cut off")
 def zombie_bytes(case: Case, findings: Findings) -> int:
-    """R2: messages that a node cut off its log are not in it again, unless its master has them.
+    """Messages that a node cut off its log are not in it again, unless its master has them.
 
     They are known as the node keeps a copy of what it cuts.
     """
@@ -63,9 +63,9 @@ def zombie_bytes(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("R2k cut bytes kept", "cuts")
+@check("truncated-bytes-kept", "cuts")
 def kept_cuts(case: Case, findings: Findings) -> int:
-    """R2k: a node keeps a copy of all that it cut off to follow its master, beginning with a
+    """A node keeps a copy of all that it cut off to follow its master, beginning with a
     record."""
     evidence = case.evidence
     if evidence.elects and not evidence.foreign:
@@ -114,9 +114,9 @@ def _cuts(evidence: Evidence) -> Iterator[tuple[Event, int, int, str]]:
             yield event, start, end, f"{start:020d}*" if is_resumed else copy_name
 
 
-@check("R3 dishonest ack", "reports")
+@check("dishonest-ack", "reports")
 def honest_reports(case: Case, findings: Findings) -> int:
-    """R3: a slave reports no more than the disk layer saw written (on disk, under sync flush).
+    """A slave reports no more than the disk layer saw written (on disk, under sync flush).
 
     An empty slave asks for the start of its master's log, which acknowledges nothing.
     """
@@ -152,9 +152,9 @@ class _Progress:
     since_ns: int
 
 
-@check("R8 catch-up stall", "samples", severity=Severity.LIVENESS)
+@check("catch-up-stall", "samples", severity=Severity.LIVENESS)
 def catch_up(case: Case, findings: Findings) -> int:
-    """R8: once the time-outs of the fault phase are over, a follower that lags makes progress.
+    """Once the time-outs of the fault phase are over, a follower that lags makes progress.
 
     Excused are a follower that refuses an unclean master, and one that had a slow link: what the
     connection held then arrives at that rate. A follower that cuts its log makes progress too,
@@ -230,9 +230,9 @@ def _trickle(fault_spans: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
     return None
 
 
-@check("R9 half-open blindness", "samples")
+@check("half-open-replica-counted", "samples")
 def half_open(case: Case, findings: Findings) -> int:
-    """R9: a silent slave that lost power is no longer counted after its time-out."""
+    """A silent slave that lost power is no longer counted after its time-out."""
     events = case.evidence.events(Function.NODE)
     examined = 0
     for lineage in case.losses.lineages:

@@ -28,9 +28,9 @@ PUT_BACK_NS = 5_000_000_000
 """Time for which a client retries to put a message back before it calls the function again."""
 
 
-@check("A27 never heard", "messages that each group has to be given")
+@check("listener-never-called", "messages that each group has to be given")
 def never_heard(case: Case, findings: Findings) -> int:
-    """A27: each acknowledged message was accepted by a function of each group in the end, or is
+    """Each acknowledged message was accepted by a function of each group in the end, or is
     among its dead letters as far as these were read.
 
     Excused if the promise allows the message to be lost where it was stored first, or on its
@@ -95,7 +95,7 @@ class _Excuses:
 
     def _passed_first_place(self, message: ListenerMessage) -> Excuse | None:
         """Return a loss of what the group had got, which left it beyond the message's place before
-        the message was stored there (T20).
+        the message was stored there.
 
         Or a second master, whose queue has other messages at the same places. A member of an
         ordered group may handle what it got long after the loss.
@@ -228,9 +228,9 @@ class _Excuses:
         return {value: places[-1] for value, places in places_by_value.items()}
 
 
-@check("A44 told elsewhere", "calls and acknowledgements", final=True)
+@check("listener-wrong-position", "calls and acknowledgements", final=True)
 def wrong_places(case: Case, findings: Findings) -> int:
-    """A44: a function is called for a message with the message's true position, and its sender was
+    """A function is called for a message with the message's true position, and its sender was
     told that position too.
 
     For a delayed message only the queue that it goes to is compared. Excused if the message was

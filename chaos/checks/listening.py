@@ -73,9 +73,9 @@ class Records:
         return self._losses.split_between(self._evidence.group_of(call.node), since_ns, until_ns)
 
 
-@check("A26 early delay", "calls")
+@check("early-delayed-call", "calls")
 def early_calls(case: Case, findings: Findings) -> int:
-    """A26: no function is called before the delay of its message, or of its redelivery, is over."""
+    """No function is called before the delay of its message, or of its redelivery, is over."""
     levels = delay_levels(case.evidence.record.delay_levels)
     examined = 0
     for message in listener_messages(case):
@@ -96,7 +96,7 @@ def early_calls(case: Case, findings: Findings) -> int:
                 earlier = [row for row in message.calls if row.attempt == call.attempt - 1]
                 ended = [row.returned_ns for row in earlier if row.returned_ns >= 0]
                 if not ended:
-                    continue  # A28 reports that.
+                    continue  # `retries-and-dead-letters` reports that.
                 since_ns, level = min(ended), FIRST_LEVEL + call.attempt - 1
             if level not in levels:
                 continue
@@ -116,9 +116,9 @@ def early_calls(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A27w late delay", "first calls in recovery")
+@check("late-delayed-call", "first calls in recovery")
 def late_calls(case: Case, findings: Findings) -> int:
-    """A27w: a message that is due late in the recovery phase reaches its function soon, and again
+    """A message that is due late in the recovery phase reaches its function soon, and again
     soon after the delay of a refusal.
 
     Ordered groups are left out, as their messages wait for each other. On real machines it is a
@@ -193,9 +193,9 @@ def _waits(message: ListenerMessage) -> Iterator[tuple[int, int, int]]:
             yield attempt, max(refused), first_ns
 
 
-@check("A42 delayed twice", "delayed messages that were heard")
+@check("delayed-duplicate", "delayed messages that were heard")
 def delayed_twice(case: Case, findings: Findings) -> int:
-    """A42: a delayed message is stored in its topic once.
+    """A delayed message is stored in its topic once.
 
     Excused if the first one was lost, or a second master delivered it too.
     """

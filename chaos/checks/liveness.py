@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.backlog import LATE_NS
@@ -20,18 +21,18 @@ from rocketbed.chaos.checks.result import (
 from rocketbed.chaos.evidence.history import Function, Outcome
 from rocketbed.wire.command import ResponseCode
 
-LIVENESS: tuple[tuple[str, str], ...] = (
-    ("L0 set up", "set-up"),
-    ("L1 leader serves", "leader"),
-    ("L2 replicas in sync", "in-sync"),
-    ("L3 producers go on", "producers"),
-    ("L4 everything read", "drain"),
-    ("L5 replicas equal", "replicas-equal"),
-    ("L6 nodes stop", "stop"),
-    ("L8 readers catch up", "backlog"),
-    ("L9 routes true", "routes"),
+LIVENESS: Final = (
+    ("set-up", "set-up", "Nameservers, nodes, topics and clients were set up in time."),
+    ("leader-serves", "leader", "After the faults each group has a node that serves."),
+    ("replicas-in-sync", "in-sync", "Replicas are in sync again."),
+    ("producers-continue", "producers", "Producers get acknowledgements again."),
+    ("everything-read", "drain", "Readers have read everything that is stored."),
+    ("replicas-equal", "replicas-equal", "Replicas hold equal logs at the end."),
+    ("nodes-stop", "stop", "Nodes stop when they are asked to."),
+    ("groups-caught-up", "backlog", "Groups have caught up with their queues."),
+    ("routes-correct", "routes", "Routes name exactly the nodes that serve."),
 )
-"""Title, and the stall of `record.Stall` that breaks it."""
+"""Id, the stall of `record.Stall` that breaks it, and its meaning."""
 SUCCESS_MIN = 0.99
 """Share of sends in the last third of the recovery phase that must be acknowledged, or stored if
 they requested no answer."""
@@ -42,15 +43,16 @@ REQUESTS = (
     Function.BOUNDS,
     Function.SEARCH_TIME,
 )
-"""Requests that are always answered when nothing is broken; A17 judges queries by key."""
+"""Requests that are always answered when nothing is broken; `query-mismatch` judges queries by
+key."""
 GIVEN_UP_NS = 2_000_000_000
 """An operation whose last attempt began this short before the very last one may have had no chance
 of another."""
 
 
-@check("C1 no node ended by itself", "nodes", severity=Severity.CRASH, needs_history=False)
+@check("no-unexpected-exit", "nodes", severity=Severity.CRASH, needs_history=False)
 def crashes(case: Case, findings: Findings) -> int:
-    """C1: no process ended unless a fault ended it, or made it end itself."""
+    """No process ended unless a fault ended it, or made it end itself."""
     record = case.evidence.record
     for crash in record.crashes:
         text = f"{crash.node} ended by itself: {crash.reason}"
@@ -60,11 +62,11 @@ def crashes(case: Case, findings: Findings) -> int:
 
 
 def _liveness(case: Case) -> list[CheckResult]:
-    """L0 to L9: what the recovery phase waited for has happened."""
+    """Return one result for each event that the recovery phase waits for."""
     record = case.evidence.record
     results: list[CheckResult] = []
-    stall_kinds = {kind for _, kind in LIVENESS}
-    for title, stall_kind in LIVENESS:
+    stall_kinds = {kind for _, kind, _ in LIVENESS}
+    for id_, stall_kind, _ in LIVENESS:
         texts = [
             f"{stall.subject}: {stall.reason}"
             for stall in record.stalls
@@ -75,10 +77,10 @@ def _liveness(case: Case) -> list[CheckResult]:
         texts += [example.text for example in findings.anomalies if isinstance(example, Example)]
         if not texts and not record.recovery_ns:
             reason = "the run had no recovery phase"
-            results.append(not_applicable(title, "waits", reason, severity=Severity.LIVENESS))
+            results.append(not_applicable(id_, "waits", reason, severity=Severity.LIVENESS))
         else:
             grade, allowed = Severity.LIVENESS, findings.allowed
-            results.append(judged(title, 1, "waits", texts, severity=grade, allowed=allowed))
+            results.append(judged(id_, 1, "waits", texts, severity=grade, allowed=allowed))
     return results
 
 
@@ -120,12 +122,17 @@ def _is_hit(evidence: Evidence, node: str) -> bool:
     )
 
 
-liveness = Check(tuple(title for title, _ in LIVENESS), _liveness, needs_history=False)
+liveness = Check(
+    tuple(id_ for id_, _, _ in LIVENESS),
+    tuple(meaning for _, _, meaning in LIVENESS),
+    _liveness,
+    needs_history=False,
+)
 
 
-@check("L7 sends succeed in recovery", "sends", severity=Severity.LIVENESS)
+@check("sends-succeed", "sends", severity=Severity.LIVENESS)
 def producers_succeed(case: Case, findings: Findings) -> int:
-    """L7: at least 99 % of the sends in the last third of the recovery phase are acknowledged, and
+    """At least 99 % of the sends in the last third of the recovery phase are acknowledged, and
     as many of those that requested no answer are stored.
 
     With bursts, or on a machine that may be busy with other work, a node may refuse sends for a
@@ -176,13 +183,13 @@ def producers_succeed(case: Case, findings: Findings) -> int:
     return judged_count + len(late)
 
 
-@check("L10 answers in recovery", "requests", severity=Severity.LIVENESS)
+@check("requests-answered", "requests", severity=Severity.LIVENESS)
 def answered_in_recovery(case: Case, findings: Findings) -> int:
-    """L10: from 25 s after the faults at least 99 % of each kind of request are answered, and in
+    """At least 99 % of each kind of request are answered from 25 s after the faults, and in
     the last third of that time as many of the sends to listeners are acknowledged.
 
-    No answer and no acknowledgement takes 4 s. For refusals see L7. In simulation only: a real
-    machine may be busy.
+    No answer and no acknowledgement takes 4 s. For refusals see `sends-succeed`. In simulation
+    only: a real machine may be busy.
     """
     evidence, record = case.evidence, case.evidence.record
     if record.backend != "sim":
@@ -192,7 +199,7 @@ def answered_in_recovery(case: Case, findings: Findings) -> int:
     begin, examined = record.recovery_ns + HALF_OPEN_NS, 0
     may_be_busy = bool(record.facts.get("burst"))
     ends_ns = max((row.invoked_ns for row in evidence.rows((Function.TELL,)).each()), default=0)
-    # As in L7: the first thirds may be needed for the recovery.
+    # As in `sends-succeed`: the first thirds may be needed for the recovery.
     tell_since_ns = max(begin, record.recovery_ns + (ends_ns - record.recovery_ns) * 2 // 3)
     for function in (*REQUESTS, Function.SEND, Function.TELL):
         requests = evidence.rows((function,))

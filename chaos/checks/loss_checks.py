@@ -8,9 +8,9 @@ from rocketbed.chaos.checks.loss_bound import Attempt, Loss, Losses
 from rocketbed.chaos.checks.result import Example
 
 
-@check("A1 lost write", "acknowledged messages", final=True)
+@check("lost-write", "acknowledged messages", final=True)
 def lost_writes(case: Case, findings: Findings) -> int:
-    """A1: every acknowledged message is in the final log, or may be missing by the bound."""
+    """Every acknowledged message is in the final log, or may be missing by the bound."""
     evidence, losses = case.evidence, case.losses
     unexcused = sorted(losses.unexcused, key=lambda message: message.number)
     unexcused_numbers = {message.number for message in unexcused}
@@ -24,9 +24,9 @@ def lost_writes(case: Case, findings: Findings) -> int:
     return len(evidence.acknowledged)
 
 
-@check("2.3 allowed loss", "acknowledged messages", final=True)
+@check("loss-within-bound", "acknowledged messages", final=True)
 def allowed_loss(case: Case, findings: Findings) -> int:
-    """Compute the bound, and add the acknowledged messages that are missing beyond it."""
+    """No more acknowledged messages are missing than the configuration and the faults allow."""
     losses = case.losses
     if losses.unobserved:
         raise NotRun(losses.unobserved)

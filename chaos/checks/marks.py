@@ -1,4 +1,4 @@
-"""A node's durable marks name as much as they have to, and no more: rule S11 of chaos.md 2.7."""
+"""A node's durable marks name as much as they have to, and no more (chaos.md 2.7)."""
 
 from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
@@ -11,9 +11,9 @@ from rocketbed.inspect.marks import FLUSHED_NAME
 DESTRUCTIVE = (POWER_CUT, WIPE)
 
 
-@check("S11m marks not ahead of the disk", "images", needs_history=False)
+@check("marks-not-ahead", "images", needs_history=False)
 def honest_marks(case: Case, findings: Findings) -> int:
-    """S11m: the durable marks W and F never name an offset that was not on disk.
+    """The durable marks W and F never name an offset that was not on disk.
 
     The disk layer reports what was, so every image shows it, after a kill as after a power cut.
     """
@@ -52,9 +52,9 @@ def honest_marks(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("S11f flushed mark kept", "directories")
+@check("flush-mark-kept", "directories")
 def kept_flushed_mark(case: Case, findings: Findings) -> int:
-    """S11f: F is whole at any time, and after a kill not below what its node had acknowledged as
+    """F is whole at any time, and after a kill not below what its node had acknowledged as
     flushed.
 
     Otherwise a start could not detect the loss of such a message.

@@ -1,4 +1,4 @@
-"""Are messages stored once, unaltered, at the place that was reported? (chaos.md 2.4, A3 to A9)"""
+"""Messages are stored once, unaltered, at the place that was reported (chaos.md 2.4)."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -15,9 +15,9 @@ from rocketbed.chaos.checks.result import Example, Severity
 from rocketbed.chaos.evidence.history import OWN_ATTEMPTS, Outcome
 
 
-@check("A3 phantom", "messages")
+@check("phantom-write", "messages")
 def phantom_writes(case: Case, findings: Findings) -> int:
-    """A3: no message that was refused is in a log or was delivered."""
+    """No message that was refused is in a log or was delivered."""
     evidence = case.evidence
     refused = evidence.rows(SENDS, Outcome.FAIL).column("value")
     reads = evidence.reads
@@ -34,9 +34,9 @@ def phantom_writes(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A4 unknown value", "messages")
+@check("unknown-value", "messages")
 def unknown_values(case: Case, findings: Findings) -> int:
-    """A4: every stored or delivered message was sent, and its body is the one that was sent.
+    """Every stored or delivered message was sent, and its body is the one that was sent.
 
     In a topic with other writers a body may name no writer.
     """
@@ -64,9 +64,9 @@ def unknown_values(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A4l altered label", "messages")
+@check("altered-label", "messages")
 def altered_labels(case: Case, findings: Findings) -> int:
-    """A4l: every stored or delivered message has the tag, keys and property that it was sent
+    """Every stored or delivered message has the tag, keys and property that it was sent
     with."""
     evidence, reads = case.evidence, case.evidence.reads
     sends = evidence.sends
@@ -93,9 +93,9 @@ def altered_labels(case: Case, findings: Findings) -> int:
     return examined + len(named)
 
 
-@check("A5 duplicate", "stored messages")
+@check("duplicate", "stored messages")
 def duplicates(case: Case, findings: Findings) -> int:
-    """A5: no attempt is stored twice, except where the client itself retries."""
+    """No attempt is stored twice, except where the client itself retries."""
     evidence = case.evidence
     own = passes.matching(evidence.sends.column("attempt"), (OWN_ATTEMPTS,))
     retried_by_client = set(map(int, passes.take(evidence.sends.column("value"), own)))
@@ -116,9 +116,9 @@ def duplicates(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A6 retry duplicate", "stored messages", severity=Severity.METRIC)
+@check("retry-duplicate", "stored messages", severity=Severity.METRIC)
 def retried_duplicates(case: Case, findings: Findings) -> int:
-    """A6: messages that are stored more than once because their operation was retried."""
+    """Messages that are stored more than once because their operation was retried."""
     triples: set[tuple[int, int, int]] = set()
     examined = 0
     for node in case.evidence.finals():
@@ -131,9 +131,9 @@ def retried_duplicates(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A7 inconsistent offset", "observations")
+@check("inconsistent-offset", "observations")
 def inconsistent_offsets(case: Case, findings: Findings) -> int:
-    """A7: no queue offset ever showed two different messages.
+    """No queue offset ever showed two different messages.
 
     Observations are acknowledgements, messages read, and the logs of all nodes at the end and in
     all images, except logs that damage may have altered. Two messages are allowed where one of them
@@ -167,9 +167,9 @@ def inconsistent_offsets(case: Case, findings: Findings) -> int:
     return len(keys)
 
 
-@check("A8 moved write", "acknowledged places", final=True)
+@check("moved-write", "acknowledged places", final=True)
 def moved_writes(case: Case, findings: Findings) -> int:
-    """A8: a stored acknowledged message is at the place in its acknowledgement, and where readers
+    """A stored acknowledged message is at the place in its acknowledgement, and where readers
     and groups got it."""
     evidence, stored = case.evidence, case.evidence.stored
     every_send, physicals = evidence.acknowledged, stored.column("physicals")
@@ -226,9 +226,9 @@ def _read_elsewhere(evidence: Evidence, findings: Findings) -> int:
     return len(stored_at)
 
 
-@check("A9 nonmonotonic send", "acknowledged sends")
+@check("nonmonotonic-send", "acknowledged sends")
 def nonmonotonic_sends(case: Case, findings: Findings) -> int:
-    """A9: in one queue, a send that returned before another began has the lower offset."""
+    """A send that returned before another began in the same queue has the lower offset."""
     evidence, losses = case.evidence, case.losses
     sends = evidence.acknowledged
     sends = sends.at(passes.non_negative(evidence.keys(sends)))
@@ -247,9 +247,9 @@ def nonmonotonic_sends(case: Case, findings: Findings) -> int:
     return len(sends)
 
 
-@check("I13 queues dense", "stored messages", final=True)
+@check("dense-queue-offsets", "stored messages", final=True)
 def dense_queues(case: Case, findings: Findings) -> int:
-    """I13: in the final logs the queue offsets of each queue rise by one in log order.
+    """Queue offsets rise by one in log order, in the final logs.
 
     They begin at 0, unless retention has removed the start of the log.
     """

@@ -1,4 +1,4 @@
-"""Messages of an ordered topic are delivered in the order in which they were sent (A15)."""
+"""Messages of an ordered topic are delivered in the order in which they were sent."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from rocketbed.chaos.checks.reads import example_of
 from rocketbed.chaos.evidence.history import Function, Outcome
 
 
-@check("A15 order violation", "ordered messages read")
+@check("order-violation", "ordered messages read")
 def order_violations(case: Case, findings: Findings) -> int:
-    """A15: first deliveries of one producer's messages in a queue of an ordered topic come in the
+    """First deliveries of one producer's messages in a queue of an ordered topic come in the
     order in which they were sent, one after the other.
 
     Excused by a loss in between, or by one that came after the reader had got another message at

@@ -37,9 +37,9 @@ Place = tuple[int, int]
 """Number of the consumer group, and of the queue."""
 
 
-@check("A24 offset regress", "positions read", severity=Severity.WARNING)
+@check("offset-regress", "positions read", severity=Severity.WARNING)
 def offset_regress(case: Case, findings: Findings) -> int:
-    """A24: a position that is read, by a member that begins or in between, is not below what was
+    """A position that is read, by a member that begins or in between, is not below what was
     committed and preserved.
 
     A master preserves what was committed 6 s before its end, and everything if it stopped cleanly;
@@ -146,9 +146,9 @@ def violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
     return ends
 
 
-@check("A25 offset overrun", "committed positions", final=True)
+@check("offset-overrun", "committed positions", final=True)
 def offset_overrun(case: Case, findings: Findings) -> int:
-    """A25: no committed position lies beyond the end of its queue, in the history or on disk.
+    """No committed position lies beyond the end of its queue, in the history or on disk.
 
     A loss after the group had been there excuses a position only up to the highest message that
     ever was there: a member that has passed a lost message may commit its position again.

@@ -1,5 +1,4 @@
-"""Messages are acknowledged, and delivered, only when their promise is fulfilled: I7 and I11 of
-replication.md 7.17.
+"""Messages are acknowledged, and delivered, only when their promise is fulfilled.
 
 With a complete trace this needs no crash: at the time of the acknowledgement the disk layer knows
 what was written and durable at every node, so an answer before the flush, or before the replica, is
@@ -21,9 +20,9 @@ IN_FLIGHT_NS = 25 * SECOND_NS
 s, and a disk may be lost meanwhile."""
 
 
-@check("I7 acknowledged before its promise", "acknowledgements")
+@check("acked-before-durable", "acknowledgements")
 def early_acknowledgements(case: Case, findings: Findings) -> int:
-    """I7: when a message was acknowledged, the master and as many nodes as promised held it."""
+    """The master and as many nodes as promised hold a message when it is acknowledged."""
     traced = [
         lineage
         for lineage in case.losses.lineages
@@ -90,9 +89,9 @@ def _judge_listener_sends(
     return count
 
 
-@check("I11 read before it was on disk", "messages read")
+@check("read-before-flush", "messages read")
 def early_reads(case: Case, findings: Findings) -> int:
-    """I11: under synchronous flush a node delivers only what is on its own disk.
+    """Under synchronous flush a node delivers only what is on its own disk.
 
     Otherwise a power cut takes what a reader has acted upon. Judged for pulls whose node is
     known.

@@ -1,4 +1,4 @@
-"""Answers to queries are true: by key (A17), bounds of queues (A18), by time (A19)."""
+"""Answers to queries are true: by key, bounds of queues, by time."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -19,14 +19,17 @@ _ENDLESS_NS = 1 << 62
 
 
 @check(
-    "A17 query mismatch",
+    "query-mismatch",
     "queries",
-    also=("A17w query misses in the fault phase", Severity.WARNING),
+    also=(
+        "query-miss-under-faults",
+        Severity.WARNING,
+        "While faults last a query by key finds a message soon after its acknowledgement.",
+    ),
     final=True,
 )
 def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
-    """A17: a query by key finds the message at its place. A17w: in the fault phase too, soon
-    enough.
+    """A query by key finds the message at its place.
 
     Messages of a deleted topic may be found at their old place until the index is rebuilt; a
     damaged index that was reported is rebuilt at its node's next start. While faults go on a master
@@ -76,9 +79,9 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
     return len(queries)
 
 
-@check("A18 bound error", "answers", final=True)
+@check("bound-error", "answers", final=True)
 def bounds(case: Case, findings: Findings) -> int:
-    """A18: bounds of queues are consistent.
+    """Bounds of queues are consistent.
 
     The minimum is not above the maximum, neither goes back, neither is beyond the end, and the
     offsets of a pull's messages lie between them. At the end the maximum is the queue's end, and
@@ -216,9 +219,9 @@ def _add_bound(
     findings.add(example, excuse=excuse)
 
 
-@check("A19 time search", "searches", final=True)
+@check("time-search", "searches", final=True)
 def time_searches(case: Case, findings: Findings) -> int:
-    """A19: the offset returned for a time is that of the first message stored at or after it."""
+    """The offset returned for a time is that of the first message stored at or after it."""
     evidence, stored = case.evidence, case.evidence.stored
     reason = "no search by time was made"
     searches = case.require_rows((Function.SEARCH_TIME,), Outcome.OK, without=reason)
@@ -242,9 +245,9 @@ def time_searches(case: Case, findings: Findings) -> int:
     return len(searches)
 
 
-@check("A19s store times rise", "messages", needs_history=False)
+@check("store-times-rise", "messages", needs_history=False)
 def store_times(case: Case, findings: Findings) -> int:
-    """A19s: along each log store times never fall, whatever the wall clock did (T17)."""
+    """Store times never fall along a log, whatever the wall clock did."""
     examined = 0
     for node in case.evidence.nodes:
         times = node.messages.store_ms

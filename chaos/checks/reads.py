@@ -1,4 +1,4 @@
-"""Messages that readers got, and those that they should have got: chaos.md 2.4, A2 and A10 to A16.
+"""Messages that readers got, and those that they should have got (chaos.md 2.4).
 
 Offsets are taken from completed sends only, but every message that any reader got counts. A message
 that may be missing by the bound of 2.3 may have been read.
@@ -16,9 +16,9 @@ from rocketbed.chaos.evidence.history import FINAL_READER, Function, Row
 _NO_PULLS = "the history holds no pulls"
 
 
-@check("A2 unseen", "acknowledged messages", final=True)
+@check("unseen-message", "acknowledged messages", final=True)
 def unseen(case: Case, findings: Findings) -> int:
-    """A2: an acknowledged message of the final log was read by the reader that read everything at
+    """An acknowledged message of the final log was read by the reader that read everything at
     the end, or without such a reader by some member of a group."""
     evidence, reads = case.evidence, case.evidence.reads
     final = passes.matching(reads.column("process"), (FINAL_READER,))
@@ -44,9 +44,9 @@ def unseen(case: Case, findings: Findings) -> int:
     return len(sends)
 
 
-@check("A13 vanished read", "messages read", final=True)
+@check("vanished-read", "messages read", final=True)
 def vanished_reads(case: Case, findings: Findings) -> int:
-    """A13: a message that was read is in the final log, unless it may be missing, or expired."""
+    """A message that was read is in the final log, unless it may be missing, or expired."""
     evidence, losses = case.evidence, case.losses
     reads = case.require_rows(READS, without="nothing was read")
     values, keys = reads.column("value"), evidence.keys(reads)
@@ -67,9 +67,9 @@ def vanished_reads(case: Case, findings: Findings) -> int:
     return len(reads)
 
 
-@check("A14 future read", "messages read")
+@check("future-read", "messages read")
 def future_reads(case: Case, findings: Findings) -> int:
-    """A14: nothing is read before any attempt that wrote it began."""
+    """Nothing is read before any attempt that wrote it began."""
     evidence, sends = case.evidence, case.evidence.sends
     reads = case.require_rows(READS, without="nothing was read")
     invoked = sends.column("invoked_ns")
@@ -81,9 +81,9 @@ def future_reads(case: Case, findings: Findings) -> int:
     return len(reads)
 
 
-@check("A12 wrong position", "messages pulled", final=True)
+@check("wrong-poll-position", "messages pulled", final=True)
 def poll_positions(case: Case, findings: Findings) -> int:
-    """A12: a pull starts with the first message at or after the offset that it asked for."""
+    """A pull starts with the first message at or after the offset that it asked for."""
     evidence, got = case.evidence, case.require_rows((Function.GOT,), without=_NO_PULLS)
     firsts = got.at(passes.edges(got.column("operation"))[0])
     queues, requested = evidence.queue_numbers(firsts), firsts.column("physical_offset")
@@ -104,9 +104,9 @@ def poll_positions(case: Case, findings: Findings) -> int:
     return len(got)
 
 
-@check("A10 nonmonotonic poll", "messages pulled")
+@check("nonmonotonic-poll", "messages pulled")
 def polls_rise(case: Case, findings: Findings) -> int:
-    """A10 internal: within one pull every message has a higher offset than the previous one."""
+    """Within one pull every message has a higher offset than the previous one."""
     evidence, got = case.evidence, case.require_rows((Function.GOT,), without=_NO_PULLS)
     offsets = got.column("queue_offset")
     before = passes.neighbours(got.column("operation"))
@@ -121,9 +121,9 @@ def polls_rise(case: Case, findings: Findings) -> int:
     return len(got)
 
 
-@check("A11 poll skip", "messages pulled", final=True)
+@check("poll-skip", "messages pulled", final=True)
 def polls_skip(case: Case, findings: Findings) -> int:
-    """A11 internal: no stored message lies between two consecutive messages of a pull."""
+    """No stored message lies between two consecutive messages of a pull."""
     evidence, got = case.evidence, case.require_rows((Function.GOT,), without=_NO_PULLS)
     keys = evidence.keys(got)
     before = passes.neighbours(got.column("operation"))
@@ -137,9 +137,9 @@ def polls_skip(case: Case, findings: Findings) -> int:
     return len(got)
 
 
-@check("A16 real-time lag", "pulls", severity=Severity.METRIC)
+@check("read-lag", "pulls", severity=Severity.METRIC)
 def lag(case: Case, findings: Findings) -> int:
-    """A16: staleness of the newest message of a pull. A metric, not a check."""
+    """Staleness of the newest message of a pull. A metric, not a check."""
     evidence = case.evidence
     pulls = evidence.rows((Function.PULL,))
     final = passes.column([FINAL_READER] * len(pulls))

@@ -1,4 +1,4 @@
-"""Each recovery is correct: S13, S14 and S17 of chaos.md 2.7.
+"""Each recovery is correct (chaos.md 2.7).
 
 A recovery reports the end of the log. The image shows what was there before, and the disk layer
 what had been written and was durable; so the node's own report is compared with both.
@@ -23,9 +23,9 @@ DIES_NS = 30 * SECOND_NS
 disk."""
 
 
-@check("S13 recovered end", "recoveries")
+@check("recovered-end", "recoveries")
 def recovered_ends(case: Case, findings: Findings) -> int:
-    """S13: after a power cut `floor(F) <= R <= W`; after a kill R is the last whole record of W.
+    """After a power cut `floor(F) <= R <= W`; after a kill R is the last whole record of W.
 
     After damage the node's own marks count: above them it could not distinguish damage from a torn
     end.
@@ -47,9 +47,9 @@ def recovered_ends(case: Case, findings: Findings) -> int:
     return len(restarts)
 
 
-@check("S17 write after fatal", "disk errors")
+@check("write-after-disk-failure", "disk errors")
 def writes_after_error(case: Case, findings: Findings) -> int:
-    """S17, I25: after its disk failed a node appends nothing, acknowledges nothing, and ends.
+    """After its disk failed a node appends nothing, acknowledges nothing, and ends.
 
     The time is the one that the backend reports; otherwise the time of the fault plus that by which
     the next flush must have met it.

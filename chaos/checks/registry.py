@@ -41,8 +41,8 @@ from rocketbed.chaos.checks import (
 from rocketbed.chaos.checks.check import Check
 
 WAITING: Final = [
-    {"id": "A20", "name": "dirty half", "waits_for": "transactions"},
-    {"id": "A21", "name": "lost commit", "waits_for": "transactions"},
+    {"id": "dirty-half", "waits_for": "transactions"},
+    {"id": "lost-commit", "waits_for": "transactions"},
 ]
 """Checks of chaos.md 2.5 whose feature does not exist yet; not run."""
 
@@ -143,3 +143,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     failover.nobody_else,
     failover.positions_over_turns,
 )
+CHECK_IDS: Final = tuple(id_ for check in CHECKS for id_ in check.ids)
+"""Ids of all checks, in the order of the report."""

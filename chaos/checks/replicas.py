@@ -1,4 +1,4 @@
-"""The logs of replicas are byte-identical. See chaos.md 2.6: R1 at the end, and in images."""
+"""The logs of replicas are byte-identical. See chaos.md 2.6."""
 
 from itertools import combinations
 
@@ -16,9 +16,9 @@ from rocketbed.chaos.evidence.history import Function
 _CHUNK = 4 << 20
 
 
-@check("R1 logs byte-equal", "bytes", needs_history=False)
+@check("equal-logs", "bytes", needs_history=False)
 def equal_logs(case: Case, findings: Findings) -> int:
-    """R1: at the end, two logs of a group hold the same bytes over their common range.
+    """At the end, two logs of a group hold the same bytes over their common range.
 
     A node that was longer than an unclean master, and was not told to cut, keeps what the others
     lost and refuses to follow: that is allowed, and shown. With a truncated history no difference
@@ -58,9 +58,9 @@ def equal_logs(case: Case, findings: Findings) -> int:
     return compared
 
 
-@check("R1i images byte-equal", "bytes")
+@check("equal-image-logs", "bytes")
 def equal_images(case: Case, findings: Findings) -> int:
-    """R1i: the authoritative part of an image is in the final log.
+    """The authoritative part of an image is in the final log.
 
     Compared is the part that no later loss point may have taken and that the image's node shared
     with the authoritative log of its time.

@@ -25,13 +25,13 @@ UNDER_WAY_NS = 15_000_000_000
 holds up a connection."""
 
 
-@check("A36 position without a message", "positions read of masters")
+@check("offset-without-message", "positions read of masters")
 def positions_beyond(case: Case, findings: Findings) -> int:
-    """A36: a master reports no position beyond its queue's end, unless it was committed since the
+    """A master reports no position beyond its queue's end, unless it was committed since the
     master started.
 
     What a loss took is taken off positions too; else their groups would never get the messages that
-    receive the same queue offsets next (T20). The end is what the same process reported in the next
+    receive the same queue offsets next. The end is what the same process reported in the next
     answer to a pull or a bounds query. Not judged if a member lived through the master's start:
     each of its pulls reports its position again.
     """
@@ -80,9 +80,9 @@ def positions_beyond(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A37 other position", "positions read after a commit")
+@check("wrong-reported-offset", "positions read after a commit")
 def other_positions(case: Case, findings: Findings) -> int:
-    """A37: a master reports exactly the position last committed to it, if it has led since.
+    """A master reports exactly the position last committed to it, if it has led since.
 
     A node that leads again after another one has the other one's positions. While two members read
     one queue, as they had learned of the topic's queues at different times, each pull of one

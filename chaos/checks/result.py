@@ -96,8 +96,8 @@ Finding = str | Example
 class CheckResult:
     """Result of one check, made by `judged`, `not_run` or `not_applicable`."""
 
-    title: str
-    """Id and name, such as `A1 lost write`."""
+    id: str
+    """Id of the check, such as `lost-write`."""
     verdict: Verdict
     examined: int
     """Number of things examined; `unit` names them."""
@@ -118,15 +118,6 @@ class CheckResult:
     """Numbers of a metric by name, which ends with the unit."""
 
     @property
-    def id(self) -> str:
-        """Id of the check, such as `A1`."""
-        return self.title.partition(" ")[0]
-
-    @property
-    def name(self) -> str:
-        return self.title.partition(" ")[2] or self.title
-
-    @property
     def findings(self) -> tuple[str, ...]:
         return tuple(example.text for example in self.examples)
 
@@ -144,8 +135,6 @@ class CheckResult:
 
     def as_row(self) -> dict[str, object]:
         return {
-            "id": self.id,
-            "name": self.name,
             **asdict(self),
             "findings": list(self.findings),
             "examples": [example.as_row() for example in self.examples],
@@ -154,7 +143,7 @@ class CheckResult:
 
 
 def judged(
-    title: str,
+    id: str,
     examined: int,
     unit: str,
     findings: Sequence[Finding],
@@ -174,7 +163,7 @@ def judged(
         verdict = Verdict.DID_NOT_RUN
         note = note or f"there were no {unit} to examine"
     return CheckResult(
-        title,
+        id,
         verdict,
         examined,
         unit,
@@ -190,17 +179,17 @@ def judged(
 
 
 def not_run(
-    title: str, unit: str, reason: str, *, severity: Severity = Severity.SAFETY
+    id: str, unit: str, reason: str, *, severity: Severity = Severity.SAFETY
 ) -> CheckResult:
     """Return the result of a check that could not run."""
-    return CheckResult(title, Verdict.DID_NOT_RUN, 0, unit, note=reason, severity=severity)
+    return CheckResult(id, Verdict.DID_NOT_RUN, 0, unit, note=reason, severity=severity)
 
 
 def not_applicable(
-    title: str, unit: str, reason: str, *, severity: Severity = Severity.SAFETY
+    id: str, unit: str, reason: str, *, severity: Severity = Severity.SAFETY
 ) -> CheckResult:
     """Return the result of a check that this run has nothing for."""
-    return CheckResult(title, Verdict.NOT_APPLICABLE, 0, unit, note=reason, severity=severity)
+    return CheckResult(id, Verdict.NOT_APPLICABLE, 0, unit, note=reason, severity=severity)
 
 
 def _ledger(allowed: Iterable[Example]) -> tuple[Excused, ...]:

@@ -18,9 +18,9 @@ UNASKED = "the scenario does not ask for it"
 _AGAINST_CLIENTS = ("kill", "pause", "isolate", "partition", "link", "cpu", "swizzle")
 
 
-@check("X1 recovery time", "producers", severity=Severity.LIVENESS)
+@check("recovery-time", "producers", severity=Severity.LIVENESS)
 def recovery_time(case: Case, findings: Findings) -> int:
-    """X1: no producer had to wait longer than `rto_s` for an acknowledgement.
+    """No producer had to wait longer than `rto_s` for an acknowledgement.
 
     An outage is a period in which a producer had pending sends and got no acknowledgement, whether
     one of them failed or was answered at its end. Periods in which the scenario held up the
@@ -79,9 +79,9 @@ def outages(attempts: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int]]:
     return waits
 
 
-@check("X2 progress", "times", severity=Severity.LIVENESS)
+@check("progress", "times", severity=Severity.LIVENESS)
 def progress(case: Case, findings: Findings) -> int:
-    """X2: any stretch of the fault phase of the given length has at least the given number of
+    """Any stretch of the fault phase of the given length has at least the given number of
     acknowledgements."""
     record = case.evidence.record
     if record.expect.progress is None:
@@ -109,9 +109,9 @@ def progress(case: Case, findings: Findings) -> int:
     return len(starts)
 
 
-@check("X3 nothing lost", "acknowledged messages", severity=Severity.LIVENESS)
+@check("nothing-lost", "acknowledged messages", severity=Severity.LIVENESS)
 def nothing_lost(case: Case, findings: Findings) -> int:
-    """X3: no acknowledged message is missing, not even one that the configuration allows to
+    """No acknowledged message is missing, not even one that the configuration allows to
     lose."""
     evidence, losses = case.evidence, case.losses
     if evidence.record.expect.loss != "none":

@@ -1,5 +1,5 @@
-"""Settings that an operator changes under load: nodes report the value that they were given
-(S29)."""
+"""Settings that an operator changes under load: nodes report the value that they were
+given."""
 
 from dataclasses import dataclass, field
 
@@ -52,9 +52,9 @@ class _Setting:
         return {value for began_ns, value in self.pending if began_ns >= time_ns - UNDER_WAY_NS}
 
 
-@check("S29 settings kept", "answers about settings")
+@check("settings-kept", "answers about settings")
 def settings_kept(case: Case, findings: Findings) -> int:
-    """S29: a running node reports the last value that a setting was given, and after a start the
+    """A running node reports the last value that a setting was given, and after a start the
     configured one, which it reports itself before the first change."""
     evidence = case.evidence
     settings: dict[tuple[str, str], _Setting] = {}

@@ -6,6 +6,7 @@ must never happen.
 """
 
 import os
+from typing import Final, NamedTuple
 
 from rocketbed.chaos.checks.check import NO_INDEX, Case, Check, Findings, NotApplicable, check
 from rocketbed.chaos.checks.disks import LYING
@@ -30,29 +31,122 @@ CUT_NS = 5_000_000_000
 """Maximum time between a real disk's power cut and its node's report of it."""
 GIVES_NOTHING = "the disk does not give it"
 INDEX_FILES = "index files"
-STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
-    ("S1 logs tile", frozenset({"S1", "S13", "sizes"}), "records"),
-    ("S2 checksums hold", frozenset({"S2"}), "records"),
-    ("S3 nothing beyond the log", frozenset({"S3"}), "queues"),
-    ("S4 queues agree with the log", frozenset({"S4"}), "queues"),
-    ("S5 queue entries complete", frozenset({"S5"}), "queues"),
-    ("S6 queue slots", frozenset({"S6"}), "queues"),
-    ("S7 tag codes", frozenset({"S7"}), "queues"),
-    ("S8 index agrees with the log", frozenset({"S8"}), INDEX_FILES),
-    ("S9 no silent damage", frozenset({"S9"}), "records"),
-    ("S10 index complete", frozenset({"S10"}), INDEX_FILES),
-    ("S11 checkpoint not ahead", frozenset({"S11"}), "directories"),
-    ("S12 abort file", frozenset({"S12"}), "directories"),
-    ("S15 configuration files", frozenset({"S15", "topics"}), "directories"),
-    ("S16 queue bounds", frozenset({"S16"}), "queues"),
+
+
+class StoreCheck(NamedTuple):
+    id: str
+    rules: frozenset[str]
+    """Rules of `rocketbed.inspect` that it covers."""
+    unit: str
+    """Name of what it counts."""
+    meaning: str
+
+
+STORE_CHECKS: Final = (
+    StoreCheck(
+        "log-files-tile",
+        frozenset({"log-files-tile", "log-end", "sizes"}),
+        "records",
+        "Segments and records follow each other without a gap, in files of the right sizes.",
+    ),
+    StoreCheck(
+        "record-checksums",
+        frozenset({"record-checksums"}),
+        "records",
+        "No record that fails its checksum is served, counted, indexed or replicated.",
+    ),
+    StoreCheck(
+        "nothing-beyond-log",
+        frozenset({"nothing-beyond-log"}),
+        "queues",
+        "No queue entry, index entry or answer refers to bytes beyond the end of the log.",
+    ),
+    StoreCheck(
+        "queue-entries-match-log",
+        frozenset({"queue-entries-match-log"}),
+        "queues",
+        "Each queue entry points to a record of its own topic and queue, with its size.",
+    ),
+    StoreCheck(
+        "queue-entries-complete",
+        frozenset({"queue-entries-complete"}),
+        "queues",
+        "Each dispatched record has a queue entry.",
+    ),
+    StoreCheck(
+        "queue-entry-places",
+        frozenset({"queue-entry-places"}),
+        "queues",
+        "Entry n of a queue points to the record with queue offset n: no hole, no repeat.",
+    ),
+    StoreCheck(
+        "queue-tag-codes",
+        frozenset({"queue-tag-codes"}),
+        "queues",
+        "The tag code of an entry is that of its record's tag.",
+    ),
+    StoreCheck(
+        "index-matches-log",
+        frozenset({"index-matches-log"}),
+        INDEX_FILES,
+        "Index entries lead to records that have the key; headers and chains are sound.",
+    ),
+    StoreCheck(
+        "no-silent-damage",
+        frozenset({"no-silent-damage"}),
+        "records",
+        "Damage within a log is reported, and what follows it is not dropped silently.",
+    ),
+    StoreCheck(
+        "index-complete",
+        frozenset({"index-complete"}),
+        INDEX_FILES,
+        "Each record is in the index once.",
+    ),
+    StoreCheck(
+        "checkpoint-not-ahead",
+        frozenset({"checkpoint-not-ahead"}),
+        "directories",
+        "No value of the checkpoint is above what the durable image proves.",
+    ),
+    StoreCheck(
+        "abort-file",
+        frozenset({"abort-file"}),
+        "directories",
+        "The file `abort` exists exactly while a process lives or after an unclean end.",
+    ),
+    StoreCheck(
+        "tables-readable",
+        frozenset({"tables-readable", "topics"}),
+        "directories",
+        "Tables and settings can be read after any power cut.",
+    ),
+    StoreCheck(
+        "queue-bounds",
+        frozenset({"queue-bounds"}),
+        "queues",
+        "Bounds of queues are in order and within the log.",
+    ),
 )
-"""Name, the reader's rules that it covers, and the unit counted."""
-KILL_RULES = frozenset({"S1", "S2", "S4", "S6", "S7", "S9", "S11", "S12", "S15", "sizes"})
+KILL_RULES = frozenset(
+    {
+        "log-files-tile",
+        "record-checksums",
+        "queue-entries-match-log",
+        "queue-entry-places",
+        "queue-tag-codes",
+        "no-silent-damage",
+        "checkpoint-not-ahead",
+        "abort-file",
+        "tables-readable",
+        "sizes",
+    }
+)
 """Rules that hold for the image of a kill: the page cache survives, and the rest is unfinished
 work."""
-CUT_RULES = frozenset({"S11", "S12", "S15"})
+CUT_RULES = frozenset({"checkpoint-not-ahead", "abort-file", "tables-readable"})
 """Rules that a power cut must not break. For durable bytes of the log also `LOG_RULES`."""
-LOG_RULES = frozenset({"S1", "S2", "S9"})
+LOG_RULES = frozenset({"log-files-tile", "record-checksums", "no-silent-damage"})
 HARMFUL = frozenset({LYING, "eio-fsync", "eio-write", "eio-read"})
 """Disk faults after which a disk may hold wrong data or fail to return it."""
 
@@ -60,16 +154,21 @@ HARMFUL = frozenset({LYING, "eio-fsync", "eio-write", "eio-read"})
 def _store_checks(case: Case) -> list[CheckResult]:
     """Return the reader's findings on all final stores, rule by rule."""
     if not case.evidence.nodes:
-        return [not_run(title, unit, "no directory was read") for title, _, unit in STORE_CHECKS]
-    return [_store_check(case.evidence, *definition) for definition in STORE_CHECKS]
+        return [not_run(check.id, check.unit, "no directory was read") for check in STORE_CHECKS]
+    return [_store_check(case.evidence, check) for check in STORE_CHECKS]
 
 
-store_checks = Check(tuple(title for title, _, _ in STORE_CHECKS), _store_checks, False)
+store_checks = Check(
+    tuple(check.id for check in STORE_CHECKS),
+    tuple(check.meaning for check in STORE_CHECKS),
+    _store_checks,
+    needs_history=False,
+)
 
 
-@check("SI images", "images", needs_history=False)
+@check("store-images", "images", needs_history=False)
 def image_checks(case: Case, findings: Findings) -> int:
-    """SI: the rules that hold at any time hold in all images, and durable files are present.
+    """The rules that hold at any time hold in all images, and durable files are present.
 
     Durable are the mark itself and `checkpoint`, once the node has recovered on this disk, and what
     the mark promises: for each record below W its queue unit and its keys, and the index file that
@@ -98,9 +197,9 @@ def image_checks(case: Case, findings: Findings) -> int:
     return len(evidence.images)
 
 
-@check("S15t tables replaced as a whole", "nodes", needs_history=False)
+@check("tables-replaced-whole", "nodes", needs_history=False)
 def whole_tables(case: Case, findings: Findings) -> int:
-    """S15t: no table is written under its own name, where a cut would leave neither version."""
+    """No table is written under its own name, where a cut would leave neither version."""
     if not case.evidence.record.digest:
         raise NotApplicable("only a simulated disk reports its writes")
     for event in case.evidence.events(Function.NODE, "table_in_place"):
@@ -109,9 +208,9 @@ def whole_tables(case: Case, findings: Findings) -> int:
     return len(case.evidence.nodes)
 
 
-@check("S20 no false alarm", "nodes", needs_history=False)
+@check("no-false-alarm", "nodes", needs_history=False)
 def false_alarms(case: Case, findings: Findings) -> int:
-    """S20: a node whose disk worked correctly reports no damage.
+    """A node whose disk worked correctly reports no damage.
 
     A copy receives a master's damage with the bytes, so a group counts as a whole.
     """
@@ -150,9 +249,9 @@ def _cut(evidence: Evidence, node: str, time_ns: int) -> Excuse | None:
     return None
 
 
-@check("S12a abort law", "ends of processes", needs_history=False)
+@check("abort-file-law", "ends of processes", needs_history=False)
 def abort_law(case: Case, findings: Findings) -> int:
-    """S12: the abort file is present after a kill or a cut, and absent after a clean stop.
+    """The abort file is present after a kill or a cut, and absent after a clean stop.
 
     A cut may take the file of a process that had not made it durable yet; that is before its first
     write, so only with an empty store.
@@ -198,9 +297,9 @@ def _was_up(evidence: Evidence, image: NodeLog) -> bool:
     return up
 
 
-@check("S18 one owner", "starts")
+@check("one-store-owner", "starts")
 def two_owners(case: Case, findings: Findings) -> int:
-    """S18: between two starts of a node lies its exit.
+    """Between two starts of a node lies its exit.
 
     A second process on its store gives up before it has changed anything.
     """
@@ -230,28 +329,35 @@ def two_owners(case: Case, findings: Findings) -> int:
     return examined
 
 
-def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: str) -> CheckResult:
+def _store_check(evidence: Evidence, check: StoreCheck) -> CheckResult:
     findings = Findings()
-    if unit == INDEX_FILES and not evidence.record.indexed:
-        return not_applicable(title, unit, NO_INDEX)
+    if check.unit == INDEX_FILES and not evidence.record.indexed:
+        return not_applicable(check.id, check.unit, NO_INDEX)
     for node in evidence.nodes:
         floor = Grade.TAIL if node.name in evidence.record.stopped_cleanly else Grade.DAMAGE
         for finding in node.report.findings:
-            if finding.rule in rules and finding.severity >= floor:
+            if finding.rule in check.rules and finding.severity >= floor:
                 findings.add(
                     _example(node, finding),
                     excuse=evidence.disks.may_differ(node, file=finding.file),
                 )
     counts = {
-        node.name: 1 if unit == "directories" else getattr(node.report, unit.replace(" ", "_"))
+        node.name: 1
+        if check.unit == "directories"
+        else getattr(node.report, check.unit.replace(" ", "_"))
         for node in evidence.nodes
     }
     unexamined = [node for node, count in counts.items() if not count]
     if unexamined and not findings.anomalies and not sum(counts.values()):
-        return not_run(title, unit, f"nothing to examine in {', '.join(unexamined)}")
+        return not_run(check.id, check.unit, f"nothing to examine in {', '.join(unexamined)}")
     note = f"none in {', '.join(unexamined)}" if unexamined else ""
     return judged(
-        title, sum(counts.values()), unit, findings.anomalies, note, allowed=findings.allowed
+        check.id,
+        sum(counts.values()),
+        check.unit,
+        findings.anomalies,
+        note,
+        allowed=findings.allowed,
     )
 
 
@@ -286,9 +392,9 @@ def _is_promised(evidence: Evidence, image: NodeLog, finding: Finding) -> bool:
     marks = image.directory.marks
     if marks is None or not marks.trusted:
         return False
-    if finding.rule == "S5":
+    if finding.rule == "queue-entries-complete":
         return finding.file.split("/")[1] not in marks.deleted  # their queues may be half removed
-    if finding.rule != "S10" or finding.offset is None or not evidence.record.indexed:
+    if finding.rule != "index-complete" or finding.offset is None or not evidence.record.indexed:
         return False
     return finding.offset < marks.durable_offset and not marks.index_off
 

@@ -12,11 +12,11 @@ from rocketbed.chaos.checks.result import Excuse
 from rocketbed.chaos.evidence.history import Function
 
 
-@check("A33 unwanted tag", "deliveries to groups that filter")
+@check("unwanted-tag", "deliveries to groups that filter")
 def unwanted_tags(case: Case, findings: Findings) -> int:
-    """A33: a group that subscribes to some tags gets no message with another one.
+    """A group that subscribes to some tags gets no message with another one.
 
-    A22 and A30 check that it gets all messages with one of its tags.
+    `group-skip` and `group-backlog` check that it gets all messages with one of its tags.
     """
     evidence = case.evidence
     if not evidence.subscribed_tags:
@@ -37,9 +37,9 @@ def unwanted_tags(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A33f broker filters", "pulls for one tag", final=True)
+@check("broker-tag-filter", "pulls for one tag", final=True)
 def unfiltered_pulls(case: Case, findings: Findings) -> int:
-    """A33f: a broker's answer to a pull for a tag has no message with another one, unless their
+    """A broker's answer to a pull for a tag has no message with another one, unless their
     hashes are equal.
 
     Clients drop such messages, so no reader would notice. A batch queue has no tags to filter by:
@@ -59,9 +59,9 @@ def unfiltered_pulls(case: Case, findings: Findings) -> int:
     return len(pulls)
 
 
-@check("A34 rewind", "times that a member went back", final=True)
+@check("rewind", "times that a member went back", final=True)
 def rewinds(case: Case, findings: Findings) -> int:
-    """A34: a rewound member next gets, of that queue, the message at the place it went back to.
+    """A rewound member next gets, of that queue, the message at the place it went back to.
 
     If it goes back again before anything arrived, the later place counts.
     """
@@ -86,9 +86,7 @@ def rewinds(case: Case, findings: Findings) -> int:
         if not later or expected is None:
             continue
         (first_ns, first), name = min(later), evidence.queues.names[queue]
-        if (
-            offset <= first <= expected
-        ):  # below it: a message that has expired since, or was lost (A13)
+        if offset <= first <= expected:  # below it: a message that has expired since, or was lost
             continue
         if any(time_ns < at < first_ns for at in moves[row.process, queue]):
             continue
@@ -134,9 +132,9 @@ def _unacknowledged_yet(case: Case, queue: int, offset: int, time_ns: int) -> Ex
     return None
 
 
-@check("A38 delivery order", "messages delivered")
+@check("delivery-order", "messages delivered")
 def delivery_order(case: Case, findings: Findings) -> int:
-    """A38: a member gets the messages of a queue that come at once in order, each once.
+    """A member gets the messages of a queue that come at once in order, each once.
 
     From one time to the next it may go back: to what its group had committed, or to the end of a
     slave that lags. Judged in simulation only, where the clock shows what came at once.

@@ -1,5 +1,5 @@
-"""Contents of each node's tables at the end, compared with what the run created and committed
-(S21)."""
+"""Contents of each node's tables at the end, compared with what the run created and
+committed."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -41,9 +41,9 @@ ORIGINAL_GROUP = {
 """A group that a broker created automatically; no run changes one."""
 
 
-@check("S21 tables complete", "entries", final=True)
+@check("tables-complete", "entries", final=True)
 def tables_complete(case: Case, findings: Findings) -> int:
-    """S21: at the end each node knows the topics that have messages, each group and its position.
+    """At the end each node knows the topics that have messages, each group and its position.
 
     A clean stop left its checkpoint for the last record, and the index begins where the log does.
     At any time, images included, a group has its original settings.
@@ -113,9 +113,9 @@ def tables_complete(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("S25 topics before their messages", "topics in images")
+@check("topics-before-messages", "topics in images")
 def topics_first(case: Case, findings: Findings) -> int:
-    """S25: an image of a master has no message of a topic that its table lacks.
+    """An image of a master has no message of a topic that its table lacks.
 
     A topic accepts sends once it is on disk. Judged for nodes that were master from the first, as
     the table of a slave is a copy that may lag behind its log.

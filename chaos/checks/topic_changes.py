@@ -1,4 +1,4 @@
-"""Changes of topics under load: every node keeps the last one, and permissions hold (S27, A40)."""
+"""Changes of topics under load: every node keeps the last one, and permissions hold."""
 
 from collections import defaultdict
 
@@ -13,9 +13,9 @@ FIELDS = {"queues": ("readQueueNums", "writeQueueNums"), "perm": ("perm",)}
 """Field of a change -> its columns in the table."""
 
 
-@check("S27 changes kept", "rows of topics", final=True)
+@check("topic-changes-kept", "rows of topics", final=True)
 def changes_kept(case: Case, findings: Findings) -> int:
-    """S27: a change of a topic that every node had reported is in the table of each at the end,
+    """A change of a topic that every node had reported is in the table of each at the end,
     through all restarts, unless a later change replaced it."""
     evidence = case.evidence
     latest = {str(event.fields["topic"]): event for event in _changes(evidence)}
@@ -38,9 +38,9 @@ def changes_kept(case: Case, findings: Findings) -> int:
     return examined
 
 
-@check("A40 read without permission", "pulls while nobody may read")
+@check("read-without-permission", "pulls while nobody may read")
 def forbidden_reads(case: Case, findings: Findings) -> int:
-    """A40: no pull returned a message if it arrived and was answered while every node had the topic
+    """No pull returned a message if it arrived and was answered while every node had the topic
     closed to readers. (Sends are not judged: a client goes by its route there.)"""
     evidence = case.evidence
     closed: dict[str, list[tuple[int, int]]] = defaultdict(list)

@@ -26,8 +26,8 @@ def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
         elif event.kind == "kill" and event.node:
             (of_master if event.node == master else of_slaves).append(event)
     return [
-        _while_writing("D1 master killed while writing", of_master, history),
-        _while_writing("D2 slave killed while writing", of_slaves, history),
+        _while_writing("master-killed-while-writing", of_master, history),
+        _while_writing("slave-killed-while-writing", of_slaves, history),
         _in_recovery(history.events),
         _back(history.events, record),
         _led_on(of_master[0] if of_master else None, history),
@@ -108,4 +108,4 @@ def _back(events: Sequence[Event], record: RunRecord) -> CheckResult:
             last[event.node] = event.kind
     nodes = record.nodes
     findings = [f"{node} did not come back" for node in nodes if last.get(node) != "recovered"]
-    return judged("D4 back after every kill", restarts, "starts", findings)
+    return judged("back-after-every-kill", restarts, "starts", findings)

@@ -17,7 +17,7 @@ from rocketbed.chaos.search.runner import Options, Outcome, Say, run_many, run_p
 from rocketbed.chaos.search.shrink import Budget, shrink
 from rocketbed.node.release import ReleaseQueue
 
-FINDING: Final = "A1"
+FINDING: Final = "lost-write"
 STEPS: Final = 10
 FAULTS_S: Final = 10.0
 RECOVERY_S: Final = 4.0

@@ -121,7 +121,7 @@ async def _session(
             row = {
                 "verdict": verdict,
                 "sentence": WORDS.get(verdict, ""),
-                "findings": [f"{result.id} {result.title}" for result in judgement.findings],
+                "findings": [result.id for result in judgement.findings],
                 "report": "/report",
                 "session": "/session.toml",
             }
@@ -142,16 +142,16 @@ async def _judge(feed: Feed, world: World, directory: Path) -> Judgement:
     """Judge a run in a thread, and show the progress."""
     state = (0, 0, "reading what the run left behind")
 
-    def progress(done: int, total: int, title: str) -> None:
+    def progress(done: int, total: int, check: str) -> None:
         nonlocal state
-        state = done, total, title
+        state = done, total, check
 
     async def show() -> None:
         start = trio.current_time()
         while True:
-            done, total, title = state
+            done, total, check = state
             elapsed_s = int(trio.current_time() - start)
-            feed.put("judging", {"done": done, "of": total, "check": title, "s": elapsed_s})
+            feed.put("judging", {"done": done, "of": total, "check": check, "s": elapsed_s})
             await trio.sleep(SHOW_S)
 
     async with trio.open_nursery() as nursery:

@@ -151,7 +151,9 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         faults_s=request.faults_s,
         recovery_s=request.recovery_s,
         broken=broken,
-        expect=Expectation(loss="none", checks=("X3",)) if shape.failover else Expectation(),
+        expect=Expectation(loss="none", checks=("nothing-lost",))
+        if shape.failover
+        else Expectation(),
     )
 
 

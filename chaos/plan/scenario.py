@@ -21,6 +21,7 @@ from typing import Final, Literal, TypeVar
 
 from rocketbed.chaos.evidence.record import Expectation
 from rocketbed.chaos.plan.check import check_plan
+from rocketbed.chaos.plan.check_names import check_id
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.family import BACKENDS, Family, shorten
 from rocketbed.chaos.plan.plan import (
@@ -214,7 +215,7 @@ class Scenario:
             rto_s=None if rto is None else seconds_of(rto),
             progress=None if progress is None else (progress[0], seconds_of(progress[1])),
             turn_s=None if turn is None else seconds_of(turn),
-            checks=tuple(checks),
+            checks=tuple(map(check_id, checks)),
         )
 
     # --- steps

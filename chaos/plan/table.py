@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from rocketbed.chaos.plan.check_names import check_id
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.units import parse_duration, parse_size, show_duration
 
@@ -195,7 +196,7 @@ def _progress(value: object) -> tuple[int, float]:
 
 
 def _ids(value: object) -> tuple[str, ...]:
-    return tuple(list_of(text)(value))
+    return tuple(map(check_id, list_of(text)(value)))
 
 
 def _words(*words: str) -> Kind:

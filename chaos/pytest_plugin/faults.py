@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
+from rocketbed.chaos.checks.registry import CHECK_IDS
+from rocketbed.chaos.plan.check_names import check_id
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.generator import GENERATED
 from rocketbed.chaos.plan.step import At, Step, Trigger, parse_step, unknown
@@ -123,7 +125,11 @@ class Chaos(ChaosVerbs[Fault]):
         By then all faults are over, everything has come into order, was read back, and all nodes
         have stopped. Findings fail the test.
         """
-        self.stage.script.ask(ids, place_of(inspect.currentframe()))
+        names = [check_id(name) for name in ids]
+        for name in names:
+            if name not in CHECK_IDS:
+                raise ScenarioError(unknown("check", name, list(CHECK_IDS)))
+        self.stage.script.ask(names, place_of(inspect.currentframe()))
 
 
 def place_of(frame: FrameType | None) -> str:

@@ -27,7 +27,7 @@ from rocketbed.host.errors import HostError
 NOTHING_SENT: Final = (
     "No send was recorded, so nothing can be said of what was acknowledged: send by"
     " cluster.producer() or cluster.real_producer(), or name the checks that are wanted, such as"
-    ' chaos.check("S1", "S5").'
+    ' chaos.check("log-files-tile", "queue-entries-complete").'
 )
 
 

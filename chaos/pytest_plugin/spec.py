@@ -4,7 +4,7 @@ Only `RunSpec` and `RunResult` pass between two processes; a `Script` is the tes
 body to perform, its requests, and the outcome.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +122,7 @@ class Script:
         finally:
             self.is_over = True
 
-    def ask(self, ids: tuple[str, ...], where: str) -> None:
+    def ask(self, ids: Collection[str], where: str) -> None:
         """Request checks; further requests add up."""
         if self.checks is None:
             self.checks = set(ids)

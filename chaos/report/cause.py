@@ -2,8 +2,9 @@
 
 A message that was acknowledged and lost violates half a dozen checks. So a finding belongs to the
 loss if it names a lost message, or its place in a queue; and an acknowledgement before its promise
-(I7) explains a loss. Any other finding belongs to an earlier one about the same node after the same
-step: a crash explains the waits for that node. A finding without a link is a cause of its own.
+(`acked-before-durable`) explains a loss. Any other finding belongs to an earlier one about the same
+node after the same step: a crash explains the waits for that node. A finding without a link is a
+cause of its own.
 """
 
 import re
@@ -19,8 +20,8 @@ from rocketbed.chaos.evidence.record import RunRecord
 from rocketbed.chaos.evidence.trace import Trace
 from rocketbed.chaos.report.words import clock, count_of, failing, length
 
-LOSS: Final = ("A1", "2.3")
-EARLY: Final = "I7"
+LOSS: Final = ("lost-write", "loss-within-bound")
+EARLY: Final = "acked-before-durable"
 NOUNS: Final = {
     "powercut": "power cut",
     "promote": "promotion",
@@ -212,8 +213,8 @@ def _flushed_after(trace: Trace, node: str, example: Example) -> int | None:
 
 
 def _plain(result: CheckResult, zero_ns: int) -> str:
-    """Describe any other finding: the name of the check, the count, and the first one."""
-    words = f"{result.name}: {failing(result.found, result.examined, result.unit)}"
+    """Describe any other finding: the check, the count, and the first one."""
+    words = f"{result.id}: {failing(result.found, result.examined, result.unit)}"
     times = [example.time_ns for example in result.examples if example.time_ns is not None]
     return words + (f", first at {clock((min(times) - zero_ns) / 1e9, 3)}" if times else "")
 

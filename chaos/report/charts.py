@@ -73,7 +73,7 @@ def timeline(story: Story, judgement: Judgement, roots: Sequence[Root] = ()) -> 
                 for name, time_s in lost.get(id(result), [])[:1] if number == 1 else []:
                     top, at = 37 + ROW * names.index(name), x_of(time_s, story.end_s)
                     parts.append(tag("line", x1=at, y1=top, x2=x, y2=y + 13, class_="thread"))
-                text = f"{result.title}: {example.text}"
+                text = f"{result.id}: {example.text}"
                 dot = titled("circle", text, cx=x, cy=y + 13, r=6, class_="finding")
                 dots.append(f'<a href="#find-{result.id}-{number}">{dot}</a>')
     for number, root in enumerate(roots, 1):

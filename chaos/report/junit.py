@@ -18,7 +18,7 @@ def write_junit(directory: Path, judgement: Judgement, record: RunRecord) -> Pat
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for result in judgement.results:
         counts["tests"] += 1
-        case = ElementTree.SubElement(suite, "testcase", classname=name, name=result.title)
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=result.id)
         message = result.findings[0] if result.findings else result.note
         crashed = result.verdict is Verdict.VIOLATED and result.severity is Severity.CRASH
         if result.verdict is Verdict.NOT_APPLICABLE:

@@ -51,9 +51,7 @@ def write_report(
     )
     environment.filters |= {"clock": clock, "grouped": grouped}
     order = (Verdict.VIOLATED, Verdict.DID_NOT_RUN, Verdict.OK, Verdict.NOT_APPLICABLE)
-    checks = sorted(
-        judgement.results, key=lambda result: (order.index(result.verdict), result.title)
-    )
+    checks = sorted(judgement.results, key=lambda result: (order.index(result.verdict), result.id))
     page = directory / PAGE
     text = environment.get_template("run.html.j2").render(
         record=record,

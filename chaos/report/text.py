@@ -23,7 +23,7 @@ def promise_text(promise: Promise) -> str:
 
 def loss_text(judgement: Judgement) -> str:
     try:
-        result = judgement.result("2.3")
+        result = judgement.result("loss-within-bound")
     except KeyError:
         return "the loss was not judged"
     return result.note or f"{result.examined:,} {result.unit}"
@@ -63,7 +63,7 @@ def _inapplicable(judgement: Judgement) -> dict[str, list[str]]:
 
 
 def excuse_texts(judgement: Judgement, record: RunRecord) -> list[str]:
-    """Return what each excuse covers: `A1 5, A7 3 by: power cut of b1 (0:12.3 to 0:12.9)`."""
+    """Return what each excuse covers: `lost-write 5 by: power cut of b1 (0:12.3 to 0:12.9)`."""
     zero_ns, texts = int(record.facts.get("zero_ns", 0)), []
     for excuse, covered in judgement.ledger.items():
         begin_s, end_s = ((at - zero_ns) / 1e9 for at in (excuse.begin_ns, excuse.end_ns))
@@ -104,10 +104,10 @@ def summary_text(judgement: Judgement, record: RunRecord, *, explain: bool = Fal
     for result in judgement.findings:
         kind = "  warning" if result.harmless else "  FINDING"
         extent = failing(result.found, result.examined, result.unit)
-        lines.append(f"{kind} {result.title}: {extent}")
+        lines.append(f"{kind} {result.id}: {extent}")
         lines += [f"      {text}" for text in result.findings[:EXAMPLES]]
     lines += [
-        f"  did not run: {result.title}: {result.note}"
+        f"  did not run: {result.id}: {result.note}"
         for result in judgement.results
         if result.verdict is Verdict.DID_NOT_RUN
     ]

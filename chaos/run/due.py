@@ -11,52 +11,111 @@ from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.plan.step import Step
 from rocketbed.chaos.run.group import follows, groups_of
 
-MESSAGES: Final = ("A1", "2.3", "A2", "A3", "A4", "A4l", "A5", "A6", "A7", "A8", "A9", "I13")
-ANSWERS: Final = ("A17", "A17w", "A18", "A19", "A19s")
-TAGS: Final = ("A33f",)
+MESSAGES: Final = (
+    "lost-write",
+    "loss-within-bound",
+    "unseen-message",
+    "phantom-write",
+    "unknown-value",
+    "altered-label",
+    "duplicate",
+    "retry-duplicate",
+    "inconsistent-offset",
+    "moved-write",
+    "nonmonotonic-send",
+    "dense-queue-offsets",
+)
+ANSWERS: Final = (
+    "query-mismatch",
+    "query-miss-under-faults",
+    "bound-error",
+    "time-search",
+    "store-times-rise",
+)
+TAGS: Final = ("broker-tag-filter",)
 """Due if a topic has queues that are read by tag; batch queues have no tags to filter by."""
 DIRECTORIES: Final = (
-    *("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "S11", "S12", "S12a"),
-    *("S15", "S16", "S18", "S21"),
+    *(
+        "log-files-tile",
+        "record-checksums",
+        "nothing-beyond-log",
+        "queue-entries-match-log",
+        "queue-entries-complete",
+        "queue-entry-places",
+        "queue-tag-codes",
+        "index-matches-log",
+        "no-silent-damage",
+        "index-complete",
+        "checkpoint-not-ahead",
+        "abort-file",
+        "abort-file-law",
+    ),
+    *("tables-readable", "queue-bounds", "one-store-owner", "tables-complete"),
 )
-LIVENESS: Final = ("C1", "L0", "L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9")
+LIVENESS: Final = (
+    "no-unexpected-exit",
+    "set-up",
+    "leader-serves",
+    "replicas-in-sync",
+    "producers-continue",
+    "everything-read",
+    "replicas-equal",
+    "nodes-stop",
+    "sends-succeed",
+    "groups-caught-up",
+    "routes-correct",
+)
 SENT: Final = (*MESSAGES, *ANSWERS, *DIRECTORIES, *LIVENESS)
 """Due if messages are sent to nodes of ours."""
-GROUPS: Final = ("A22", "A23", "A24", "A25", "A30")
+GROUPS: Final = ("group-skip", "redelivery", "offset-regress", "offset-overrun", "group-backlog")
 """Due if a group consumes."""
-READ_BACK: Final = ("A37", "A41")
+READ_BACK: Final = ("wrong-reported-offset", "early-commit")
 """Due if a group consumes long enough in simulation, where no machine is too busy for it."""
-FILTERS: Final = ("A33",)
+FILTERS: Final = ("unwanted-tag",)
 """Due if a group subscribes to some tags only."""
-FOLLOWERS: Final = ("A10", "A11", "A12", "A13", "A14", "A16", "A31")
+FOLLOWERS: Final = (
+    "nonmonotonic-poll",
+    "poll-skip",
+    "wrong-poll-position",
+    "vanished-read",
+    "future-read",
+    "read-lag",
+    "follower-skip",
+)
 """Due if consumers follow queues by offsets of their own."""
-DELAYS: Final = ("A32",)
+DELAYS: Final = ("late-delivery",)
 """Due if there are readers and the recovery phase is longer than a client waits for a lost
 machine."""
-LISTENED: Final = ("A27", "A28", "A29")
+LISTENED: Final = ("listener-never-called", "retries-and-dead-letters", "double-queue-owner")
 """Due if listeners are called for messages."""
-DELAYED: Final = ("A26", "A42")
+DELAYED: Final = ("early-delayed-call", "delayed-duplicate")
 """Due if listeners get delayed messages too."""
-COPIES: Final = ("R1",)
+COPIES: Final = ("equal-logs",)
 """Due if a group of brokers has two nodes."""
-TAPPED: Final = ("R3",)
+TAPPED: Final = ("dishonest-ack",)
 """Due if, besides, every acknowledgement of a slave is visible: in simulation."""
-SET: Final = ("S29",)
+SET: Final = ("settings-kept",)
 """Due if settings are changed."""
-DELETED: Final = ("S26",)
+DELETED: Final = ("deletion-complete",)
 """Due if topics are deleted."""
-CHANGED: Final = ("S27",)
+CHANGED: Final = ("topic-changes-kept",)
 """Due if topics are changed."""
-ANSWERED: Final = ("L10",)
+ANSWERED: Final = ("requests-answered",)
 """Due if the recovery phase is that long: every sender asks questions in it."""
 RECOVERY_S: Final = 30.0
-ON_DISK: Final = ("I11",)
+ON_DISK: Final = ("read-before-flush",)
 """Due if followers are given only synced messages, and every sync is visible."""
-OBSERVED: Final = ("I7", "S15t", "L11")
+OBSERVED: Final = ("acked-before-durable", "tables-replaced-whole", "sends-answered")
 """Due if every write and every sync of a node is visible: in simulation."""
 
 
-INDEXED: Final = ("A17", "A17w", "A42", "S8", "S10")
+INDEXED: Final = (
+    "query-mismatch",
+    "query-miss-under-faults",
+    "delayed-duplicate",
+    "index-matches-log",
+    "index-complete",
+)
 """Checks of these lists that depend on an index of keys."""
 
 

@@ -40,7 +40,7 @@ SEVERITY: Final = (1, 3, 2, 4, 6, 7, 5, 0)
 """Exit codes, the worst first (chaos.md 4.9)."""
 SHRINK_RUNS: Final = 60
 SHRINK_S: Final = 120.0
-SECOND_OPINION: Final = "SV"
+SECOND_OPINION: Final = "second-opinion"
 """Id of the check that a second judge adds."""
 
 

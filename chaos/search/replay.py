@@ -29,7 +29,7 @@ from rocketbed.chaos.search.determinism import shared_events, window
 from rocketbed.chaos.search.runner import BackendName, Options, Outcome, run_plan
 from rocketbed.host.files import write_whole
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 KIND: Final = "rocketbed replay"
 Repro = Literal["exact", "schedule", "none"]
 """`exact`: the same run to the last event; `schedule`: the same plan, on machines that are not

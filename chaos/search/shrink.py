@@ -11,25 +11,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Final
 
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.plan import Background, Plan
 from rocketbed.chaos.plan.step import After, At, Step, parse_step
 from rocketbed.chaos.plan.targets import labels_in
+from rocketbed.chaos.run.due import LIVENESS
 from rocketbed.chaos.search.replay import PlanResult, Replay
 from rocketbed.chaos.search.runner import Options, Outcome, run_many, run_plan
 
 Probe = Callable[[Sequence[Plan]], Sequence[bool]]
 """Returns for each of these plans whether it has the finding."""
-LIVENESS_IDS = ("L", "C")
-"""Findings of these families depend on the recovery phase, so it is not shortened for them."""
+UNSHORTENED: Final = frozenset({*LIVENESS, "requests-answered", "sends-answered"})
+"""Findings that depend on the recovery phase, so it is not shortened for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
     plan: Plan
     finding: str
-    """Id of the check, for instance `A1`."""
+    """Id of the check, for instance `lost-write`."""
     reproduced: bool
     """True if the finding recurred at all; if not, the plan is the original one."""
     runs: int
@@ -209,7 +211,7 @@ def _shorter_run(plan: Plan, finding: str) -> Iterator[Plan]:
         faults_s = float(math.ceil(max(ends, default=0.0)) + 1)
         if faults_s < plan.faults_s:
             yield replace(plan, faults_s=faults_s)
-    if plan.recovery_s > 10 and not finding.startswith(LIVENESS_IDS):
+    if plan.recovery_s > 10 and finding not in UNSHORTENED:
         yield replace(plan, recovery_s=10.0)
 
 

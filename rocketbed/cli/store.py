@@ -349,11 +349,11 @@ def _report_lines(report: Report) -> Iterator[str]:
     for finding in report.findings:
         where = finding.file if finding.offset is None else f"{finding.file} @ {finding.offset}"
         times = f" ({finding.count} times)" if finding.count > 1 else ""
-        yield f"{finding.severity.name.lower():<7} {finding.rule:<6} {where}: {finding.text}{times}"
+        yield f"{finding.severity.name.lower():<7} {finding.rule}  {where}: {finding.text}{times}"
         if finding.severity:
-            yield f"{'':14} rule: {RULES[finding.rule]}"
+            yield f"{'':8}rule: {RULES[finding.rule]}"
         if finding.advice:
-            yield f"{'':14} fix: {finding.advice}"
+            yield f"{'':8}fix: {finding.advice}"
     live = " (live: a broker holds it)" if report.live else ""
     yield (
         f"{report.verdict}{live}: log {report.log_min} to {report.log_end},"

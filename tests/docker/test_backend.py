@@ -91,7 +91,7 @@ def test_a_promise_that_cannot_be_kept_is_found_broken_as_on_processes(tmp_path:
     assert contained.judgement is not None, contained.error
     assert plain.judgement is not None, plain.error
     assert contained.verdict == plain.verdict == "stalled"  # a service level missed
-    assert contained.finding_ids == plain.finding_ids == ["X3"]
+    assert contained.finding_ids == plain.finding_ids == ["nothing-lost"]
 
 
 PLAIN = Plan(

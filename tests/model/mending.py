@@ -396,7 +396,7 @@ def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     look = partial(_all_but, one=one, model=model)
     run = run_alone(partial(serve, stops=True), filled, look, image=bad)
     _is_filler(run.image, one, config.segment_size)
-    look_at(run.image, but=("S6",))  # the queue lacks one message, as it has to
+    look_at(run.image, but=("queue-entry-places",))  # the queue lacks one message, as it has to
     cut = replace(config, accept_cut_at=one.physical)
     gone = sum(kept.physical >= one.physical for kept in model.kept)
     known = model.written

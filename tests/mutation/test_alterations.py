@@ -79,7 +79,9 @@ def test_the_command_says_what_was_noticed_and_by_which_checks(recorded: Path) -
     assert result.return_value == 0
     assert "2 of 2 alterations were noticed" in result.output
     assert "anomaly        labels" in result.output
-    assert result.output.splitlines()[1].endswith("topics.json is missing on every node: S21")
+    assert result.output.splitlines()[1].endswith(
+        "topics.json is missing on every node: tables-complete"
+    )
 
 
 def test_a_run_that_did_not_pass_says_nothing(recorded: Path, tmp_path: Path) -> None:
@@ -90,10 +92,10 @@ def test_a_run_that_did_not_pass_says_nothing(recorded: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_an_index_has_to_be_there_where_files_have_expired(tmp_path: Path) -> None:
-    """S21 asked for it only where a log still had its beginning."""
+    """`tables-complete` asked for it only where a log still had its beginning."""
     run = tmp_path / "run"
     plan = load_scenario("soak-failover").plan(770_002, quick=True)
     run.mkdir()
     assert run_here(plan, run, Options()).verdict == "pass"
     (gone,) = tamper(run, tmp_path / "scratch", only=["index-gone"])
-    assert "S21" in gone.ids
+    assert "tables-complete" in gone.ids

@@ -82,7 +82,7 @@ def test_a_bug_is_found_and_a_later_call_goes_on(ask: Ask, tmp_path: Path) -> No
     first, told = ask(BUG, UNVISITED)
     assert states(first) == {BUG.key: "found", UNVISITED.key: "not visited"}
     verdict = next(verdict for verdict in told if verdict.key == BUG.key)
-    assert (verdict.by, verdict.run, verdict.passed) == (["I7"], "lone/1", [])
+    assert (verdict.by, verdict.run, verdict.passed) == (["acked-before-durable"], "lone/1", [])
 
     with (tmp_path / RESULTS).open("a") as file:
         file.write('{"key": "cut sh')
@@ -147,7 +147,7 @@ def test_a_source_that_was_edited_meanwhile_is_no_find(ask: Ask) -> None:
 
 
 def test_a_suite_that_fails_by_itself_cannot_judge(tmp_path: Path) -> None:
-    bad = replace(LONE, expect=replace(LONE.expect, checks=("X1",)))
+    bad = replace(LONE, expect=replace(LONE.expect, checks=("recovery-time",)))
     with pytest.raises(VisitError, match="lone/1 fails with nothing planted: unknown"):
         measure([Trial(plan=bad)], SOURCES, tmp_path / "visits.json", jobs=1, say=print, warn=print)
 

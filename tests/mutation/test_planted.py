@@ -24,7 +24,7 @@ def test_each_mutant_replaces_functions_that_exist(mutant: Mutant) -> None:
 def test_every_bug_of_the_catalogue_is_planted() -> None:
     names = [one.id for one in (*mutants(), *unshown())]
     assert sorted(int(name[1:]) for name in names) == list(range(1, 27))
-    assert [one.id for one in controls()] == ["E1", "E2", "E3"]
+    assert [one.id for one in controls()] == ["evidence", "report", "E3"]
 
 
 def test_a_mutant_of_a_function_that_is_gone_is_refused() -> None:
@@ -33,7 +33,7 @@ def test_a_mutant_of_a_function_that_is_gone_is_refused() -> None:
         title="none",
         bug="none",
         edit="none",
-        caught_by=("A1",),
+        caught_by=("lost-write",),
         targets=("tests.mutation.planted.mutant:nothing",),
         plant=lambda: None,
     )
@@ -72,7 +72,7 @@ def test_locks_for_everybody_are_found_where_members_come_back() -> None:
         title="locks for everybody",
         bug="two members that listen in order have messages of one queue in hand at once",
         edit="a queue's lock is given to whoever asks",
-        caught_by=("A29",),
+        caught_by=("double-queue-owner",),
         targets=(target,),
         plant=lambda: swap(target, lambda lock, client_id, now: True),
     )

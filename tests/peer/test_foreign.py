@@ -71,10 +71,10 @@ def test_flushed_messages_become_unreachable_when_power_goes_after_a_roll(
     """T1, RocketMQ's issues 678 and 10073: all is in the log, and queues do not lead to it."""
     outcome = run(load_scenario("power-roll").plan(1, "process", quick=True))
     assert outcome.verdict == "anomaly"
-    unseen = check(outcome, "A2")
+    unseen = check(outcome, "unseen-message")
     assert unseen.verdict is Verdict.VIOLATED
     assert "is in the final log, and the final reader did not get it" in unseen.findings[0]
-    assert check(outcome, "A1").passed, "the log itself loses nothing that was flushed"
+    assert check(outcome, "lost-write").passed, "the log itself loses nothing that was flushed"
     recovered = [event.fields["clean"] for event in events(outcome, "recovered")]
     assert recovered == [True, False]
 
@@ -86,8 +86,8 @@ def test_kills_take_nothing(run: Callable[..., Outcome]) -> None:
     assert outcome.record is not None
     assert outcome.record.stopped_cleanly == ["b1"]
     assert outcome.record.facts["software"] == "rocketmq-5.3.3"
-    assert check(outcome, "S14").verdict is Verdict.NOT_APPLICABLE
-    assert "rocketmq-5.3.3" in check(outcome, "S14").note
+    assert check(outcome, "recovery-idempotent").verdict is Verdict.NOT_APPLICABLE
+    assert "rocketmq-5.3.3" in check(outcome, "recovery-idempotent").note
 
 
 def test_a_controller_elects_who_holds_everything(run: Callable[..., Outcome]) -> None:

@@ -91,7 +91,7 @@ async def bug(cluster):
 """
     ran = run_suite(tmp_path, "-q", conftest=lost, test_real=REAL.replace("REST", "bug"))
     assert ran.counts() == {"failed": 1}, ran.text
-    assert "FINDING A1 lost write" in ran.text
+    assert "FINDING lost-write" in ran.text
 
 
 def test_others_may_write_to_the_topic_of_a_real_producer(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_shared(cluster, chaos):
     both = suite.replace("cluster.real_producer()", "cluster.producer('own')")
     both = both.replace("for one in (ours, theirs):", "for one in (theirs,):")
     ran = run_suite(tmp_path, "-q", test_shared=both)
-    assert "FINDING A4 unknown value" in ran.text
+    assert "FINDING unknown-value" in ran.text
 
 
 def test_waiting_for_what_cannot_come_says_why(tmp_path: Path) -> None:
@@ -144,15 +144,15 @@ def test_a_broken_promise_is_found_and_shrunk(tmp_path: Path) -> None:
     bad = run_suite(tmp_path, "-q", conftest=PLANTED, test_loss=suite)
     assert bad.counts() == {"failed": 1}, bad.text
     assert ": ANOMALY  test_loss, seed 1, sim" in bad.text
-    assert "FINDING A1 lost write" in bad.text
-    assert "failed:  checks A1" in bad.text
+    assert "FINDING lost-write" in bad.text
+    assert "failed:  checks lost-write" in bad.text
     assert "steps:   at" in bad.text
     assert (tmp_path / ".rocketbed" / "test_loss-test_loss-sim-1" / "index.html").exists()
 
 
 def test_named_checks_only(tmp_path: Path) -> None:
     suite = LOSS.format(flush="async", fault='kill("leader")')
-    suite = suite.replace("chaos.check()", 'chaos.check("A1", "A5")')
+    suite = suite.replace("chaos.check()", 'chaos.check("lost-write", "duplicate")')
     ran = run_suite(tmp_path, test_loss=suite)
     assert ran.counts() == {"passed": 1}, ran.text
 

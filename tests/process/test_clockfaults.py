@@ -222,4 +222,4 @@ def test_what_is_old_expires_on_real_processes() -> None:
     outcome = run_plan(EXPIRY, Options(backend="process", net="plain"))
     assert outcome.judgement is not None, outcome.error
     assert outcome.finding_ids == []
-    assert outcome.judgement.result("S24").examined > 5
+    assert outcome.judgement.result("retention").examined > 5

@@ -78,7 +78,7 @@ def places(report: Report) -> set[int | None]:
         finding.offset
         for finding in report.findings
         if finding.severity is Severity.DAMAGE
-        and finding.rule in ("S1", "S2", "S9")
+        and finding.rule in ("log-files-tile", "record-checksums", "no-silent-damage")
         and finding.file.startswith("commitlog")
     }
 

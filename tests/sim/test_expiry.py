@@ -54,9 +54,9 @@ def test_what_is_old_expires_and_nothing_is_found(steps: tuple[str, ...]) -> Non
     outcome = outcome_of(*steps)
     assert outcome.finding_ids == []
     assert outcome.judgement is not None
-    assert outcome.judgement.result("S24").examined > 10
+    assert outcome.judgement.result("retention").examined > 10
 
 
 @pytest.mark.slow
 def test_a_segment_that_goes_too_early_is_found() -> None:
-    assert "S24" in outcome_of(plant=one_file_too_early).finding_ids
+    assert "retention" in outcome_of(plant=one_file_too_early).finding_ids

@@ -1,4 +1,4 @@
-"""Which ends of a node a fault explains, and for how long (C1)."""
+"""Which ends of a node a fault explains, and for how long."""
 
 import pytest
 import trio
@@ -59,26 +59,34 @@ def test_an_end_that_a_fault_makes_is_none_by_itself(steps: tuple[str, ...]) -> 
 def test_such_an_end_stands_in_the_ledger() -> None:
     judgement = run_plan(plan_of(*SICK)).judgement
     assert judgement is not None
-    causes = [excuse.cause for excuse, covered in judgement.ledger.items() if "C1" in covered]
+    causes = [
+        excuse.cause
+        for excuse, covered in judgement.ledger.items()
+        if "no-unexpected-exit" in covered
+    ]
     assert causes == ["disk b1 eio-fsync once for 1s as hurt"]
 
 
 def test_the_newest_fault_is_named() -> None:
     judgement = run_plan(plan_of("at 500ms disk b1 eio-read for 300ms", *SICK)).judgement
     assert judgement is not None
-    causes = [excuse.cause for excuse, covered in judgement.ledger.items() if "C1" in covered]
+    causes = [
+        excuse.cause
+        for excuse, covered in judgement.ledger.items()
+        if "no-unexpected-exit" in covered
+    ]
     assert causes == ["disk b1 eio-fsync once for 1s as hurt"]
 
 
 def test_an_armed_point_that_is_met_is_no_end_by_itself() -> None:
     judgement = run_plan(plan_of(*ARMED)).judgement
     assert judgement is not None
-    assert not judgement.result("C1").excused
+    assert not judgement.result("no-unexpected-exit").excused
 
 
 @pytest.mark.parametrize("steps", [SICK, ARMED])
 def test_a_node_that_ends_again_is_found(steps: tuple[str, ...]) -> None:
-    assert "C1" in findings(*steps, ends=2)
+    assert "no-unexpected-exit" in findings(*steps, ends=2)
 
 
 def test_a_node_that_ends_by_a_fault_that_is_over_is_started_again() -> None:
@@ -86,10 +94,10 @@ def test_a_node_that_ends_by_a_fault_that_is_over_is_started_again() -> None:
 
 
 def test_a_restart_does_not_hide_an_end() -> None:
-    assert "C1" in findings(*SICK, "at 6.2s restart b1 down", ends=2)
+    assert "no-unexpected-exit" in findings(*SICK, "at 6.2s restart b1 down", ends=2)
 
 
-@pytest.mark.parametrize(("after_s", "found"), [(14.0, ["C1"]), (300.0, [])])
+@pytest.mark.parametrize(("after_s", "found"), [(14.0, ["no-unexpected-exit"]), (300.0, [])])
 def test_a_nameserver_that_ends_by_itself_in_the_calm_is_found(
     after_s: float, found: list[str]
 ) -> None:

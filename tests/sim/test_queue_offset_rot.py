@@ -124,7 +124,7 @@ def test_fsck_names_the_record_and_no_other(
             report = check_store(opened)
         grave = [found for found in report.findings if found.severity is not Severity.NOTE]
         assert [(found.rule, found.offset) for found in grave] == [
-            ("S9", int(path.rpartition("/")[2]) + at)
+            ("no-silent-damage", int(path.rpartition("/")[2]) + at)
         ], f"bit {bit}"
 
 

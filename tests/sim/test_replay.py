@@ -108,7 +108,7 @@ def test_files_that_cannot_be_used(outcome: Outcome, tmp_path: Path) -> None:
 
 
 def test_a_finding_is_shrunk_to_the_step_that_makes_it(tmp_path: Path) -> None:
-    """What was damaged on the only disk cannot be read to the end: L4."""
+    """What was damaged on the only disk cannot be read to the end."""
     steps = (
         *STEPS[:1],
         *STEPS[3:4],
@@ -117,8 +117,8 @@ def test_a_finding_is_shrunk_to_the_step_that_makes_it(tmp_path: Path) -> None:
     )
     plan = replace(SMALL, steps=tuple(map(parse_step, steps)), seed=8)
     failed = run_plan(plan)
-    assert "L4" in failed.finding_ids
-    shrunk = shrink(failed, finding="L4", jobs=2, budget=Budget(30))
+    assert "everything-read" in failed.finding_ids
+    shrunk = shrink(failed, finding="everything-read", jobs=2, budget=Budget(30))
     assert shrunk.reproduced
     assert [step.verb for step in shrunk.plan.steps] == ["damage"]
     assert shrunk.replay is not None

@@ -137,18 +137,18 @@ def positions_forgotten_at_start() -> None:
 
 
 CASES: list[tuple[Callable[[], None], tuple[str, ...]]] = [
-    (held_pulls_never_woken, ("A32",)),
-    (positions_forgotten_at_start, ("A35",)),
-    (two_of_three_commits_dropped, ("A37",)),
-    (positions_not_copied_to_slaves, ("S21",)),
-    (tag_rewritten, ("A4l",)),
-    (own_property_left_out, ("A4l",)),
-    (promoted_gives_no_tags_of_its_own, ("A22",)),
-    (time_search_off_by_one, ("A19",)),
-    (every_key_query_fails, ("A17",)),
-    (unflushed_data_readable, ("I11",)),
-    (negative_hashes_never_match, ("A22",)),
-    (nothing_is_filtered, ("A33f",)),
+    (held_pulls_never_woken, ("late-delivery",)),
+    (positions_forgotten_at_start, ("forgotten-offset",)),
+    (two_of_three_commits_dropped, ("wrong-reported-offset",)),
+    (positions_not_copied_to_slaves, ("tables-complete",)),
+    (tag_rewritten, ("altered-label",)),
+    (own_property_left_out, ("altered-label",)),
+    (promoted_gives_no_tags_of_its_own, ("group-skip",)),
+    (time_search_off_by_one, ("time-search",)),
+    (every_key_query_fails, ("query-mismatch",)),
+    (unflushed_data_readable, ("read-before-flush",)),
+    (negative_hashes_never_match, ("group-skip",)),
+    (nothing_is_filtered, ("broker-tag-filter",)),
 ]
 
 

@@ -114,10 +114,10 @@ def test_a_run_is_judged_twice_and_both_agree(tmp_path: Path) -> None:
     )
     row = json.loads(run.stdout)
     assert (run.returncode, row["verdict"]) == (0, "pass"), run.stderr
-    (check,) = [check for check in row["checks"] if check["id"] == "SV"]
+    (check,) = [check for check in row["checks"] if check["id"] == "second-opinion"]
     assert (check["verdict"], check["examined"]) == ("ok", 7)
     directory = next(tmp_path.glob("promote-async-3-sim"))
     spark = json.loads((directory / "verify.json").read_text())
-    lost = next(one for one in row["checks"] if one["id"] == "A1")
+    lost = next(one for one in row["checks"] if one["id"] == "lost-write")
     allowed = next(one for one in spark["checks"] if one["id"] == "V1")["allowed"]
     assert allowed == lost["allowed_found"] > 0

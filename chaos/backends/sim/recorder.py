@@ -148,9 +148,9 @@ class Recorder:
         """Check laws at every event of a disk, so that no power cut has to come at the right
         moment.
 
-        A table is only ever replaced as a whole, never written under its own name (S15). The
+        A table is only ever replaced as a whole, never written under its own name. The
         durable mark, which counts once its directory is synced, never names an offset that is not
-        on disk (S11).
+        on disk.
         """
         if kind in ("write", "truncate") and path.startswith(TABLES) and path.endswith(".json"):
             self._history.event(Function.NODE, host, "table_in_place", {"path": path})

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from rocketbed.chaos.checks.registry import CHECKS
+from rocketbed.chaos.checks.registry import CHECK_IDS
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.plan.step import unknown
@@ -47,10 +47,9 @@ def run_options(
 
 def refuse_unknown_checks(plan: Plan) -> None:
     """Raise `ScenarioError` for a check that the plan expects and that does not exist."""
-    names = [title.partition(" ")[0] for check in CHECKS for title in check.titles]
     for name in plan.expect.checks:
-        if name not in names:
-            raise ScenarioError(f"[expect] checks: {unknown('check', name, names)}")
+        if name not in CHECK_IDS:
+            raise ScenarioError(f"[expect] checks: {unknown('check', name, list(CHECK_IDS))}")
 
 
 def check_target(

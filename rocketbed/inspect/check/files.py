@@ -22,7 +22,7 @@ def check_files(directory: StoreDirectory, findings: Findings) -> None:
         # If nothing had been synced, a power loss leaves queues without files.
         queues = (*directory.queues.values(), *directory.batch_queues.values())
         findings.add(
-            "S1",
+            "log-files-tile",
             Severity.DAMAGE if any(queue.segments for queue in queues) else Severity.NOTE,
             "commitlog",
             "there is no commit log segment",
@@ -60,12 +60,12 @@ def _check_row(
         if segment.start % size or segment.start % unit:
             text = f"a segment at {segment.start} does not stand on a multiple of {size} bytes"
             advice = "check the configured segment size (--config or --set)"
-            findings.add("S1", Severity.DAMAGE, file, text, advice=advice)
+            findings.add("log-files-tile", Severity.DAMAGE, file, text, advice=advice)
         if number and segments[number - 1].start + size < segment.start:
             end = segments[number - 1].start + size
             text = f"segments from {end} to {segment.start} are missing before it"
             advice = "take the files from a replica or a backup" if log else "rebuild the queues"
-            findings.add("S1", Severity.DAMAGE, file, text, offset=end, advice=advice)
+            findings.add("log-files-tile", Severity.DAMAGE, file, text, offset=end, advice=advice)
 
 
 def _check_length(

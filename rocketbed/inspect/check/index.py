@@ -120,7 +120,12 @@ class IndexChecker:
                 severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
                 text = f"entry {entry[4]} points to {entry[1]}, the log ends at {facts.end}"
                 self._findings.add(
-                    "S3", severity, self._name, text, offset=entry[1], advice=REBUILD
+                    "nothing-beyond-log",
+                    severity,
+                    self._name,
+                    text,
+                    offset=entry[1],
+                    advice=REBUILD,
                 )
             elif entry[1] >= facts.minimum:
                 self._report_unmatched(entry, facts.end)
@@ -160,7 +165,7 @@ class IndexChecker:
                     f"{repeated} entries index records below {indexed_below}"
                     " that older files hold already"
                 )
-                self._findings.add("S10", Severity.NOTE, name, text)
+                self._findings.add("index-complete", Severity.NOTE, name, text)
             indexed_below = max(indexed_below, header.end_offset)
 
     def _report_unmatched(self, entry: _Entry, expected_offset: int) -> None:
@@ -174,7 +179,9 @@ class IndexChecker:
             text = f"entry {entry.number} is not on disk"
             severity = Severity.TAIL
             self._torn += 1
-        self._findings.add("S8", severity, self._name, text, offset=entry.offset, advice=REBUILD)
+        self._findings.add(
+            "index-matches-log", severity, self._name, text, offset=entry.offset, advice=REBUILD
+        )
 
     def _may_lack(self, offset: int) -> bool:
         """True if a record's entry need not be on disk because the next start indexes it again."""
@@ -185,13 +192,20 @@ class IndexChecker:
         if entry.number == 1:
             if 0 < begin_ms != store_ms:
                 text = f"it begins with a record of {begin_ms} ms, and that one is of {store_ms} ms"
-                self._findings.add("S8", Severity.DAMAGE, self._name, text, offset=entry.offset)
+                self._findings.add(
+                    "index-matches-log", Severity.DAMAGE, self._name, text, offset=entry.offset
+                )
             return
         seconds = int((store_ms - begin_ms) / 1000) if begin_ms > 0 else 0
         if entry.seconds != min(max(seconds, 0), _SECONDS_MAX):
             text = f"entry {entry.number} says {entry.seconds} s after the begin, not {seconds} s"
             self._findings.add(
-                "S8", Severity.DAMAGE, self._name, text, offset=entry.offset, advice=REBUILD
+                "index-matches-log",
+                Severity.DAMAGE,
+                self._name,
+                text,
+                offset=entry.offset,
+                advice=REBUILD,
             )
 
     def _judge_keys(self, offset: int, indexed: list[int], hashes: list[int]) -> None:
@@ -199,12 +213,17 @@ class IndexChecker:
         lacking = Counter(hashes) - Counter(indexed)
         if not lacking and set(extra) <= set(hashes):
             text = f"the record at {offset} is indexed {len(indexed) / len(hashes):.3g} times"
-            self._findings.add("S10", Severity.NOTE, self._name, text, offset=offset)
+            self._findings.add("index-complete", Severity.NOTE, self._name, text, offset=offset)
             return
         if extra:
             text = f"entries for {offset} have key hashes {sorted(extra)} that its keys do not give"
             self._findings.add(
-                "S8", Severity.DAMAGE, self._name, text, offset=offset, advice=REBUILD
+                "index-matches-log",
+                Severity.DAMAGE,
+                self._name,
+                text,
+                offset=offset,
+                advice=REBUILD,
             )
         if lacking:
             text = f"{lacking.total()} keys of the record at {offset} are not indexed"
@@ -213,10 +232,12 @@ class IndexChecker:
             is_end = self._next is None and (self._facts.unclean or self._was_off)
             if (is_torn and self._may_lack(offset)) or is_end:
                 severity = Severity.TAIL
-            self._findings.add("S10", severity, self._name, text, offset=offset, advice=REBUILD)
+            self._findings.add(
+                "index-complete", severity, self._name, text, offset=offset, advice=REBUILD
+            )
         if not extra and not lacking:
             text = f"the keys of the record at {offset} are indexed in another order"
-            self._findings.add("S10", Severity.NOTE, self._name, text, offset=offset)
+            self._findings.add("index-complete", Severity.NOTE, self._name, text, offset=offset)
 
     def _report_missing(self, *, tail: bool) -> None:
         severity = Severity.DAMAGE
@@ -234,7 +255,7 @@ class IndexChecker:
             text += " yet"
             self._torn = max(self._torn - self._missing, 0)
         self._findings.add(
-            "S10",
+            "index-complete",
             severity,
             self._name,
             text,
@@ -302,7 +323,9 @@ class _Replay:
         self._add(f"slot {slot} names entry {newest}, the newest one of it is {expected}", None)
 
     def _add(self, text: str, offset: int | None) -> None:
-        self.findings.add("S8", self.severity, self.name, text, offset=offset, advice=REBUILD)
+        self.findings.add(
+            "index-matches-log", self.severity, self.name, text, offset=offset, advice=REBUILD
+        )
 
 
 def index_hashes(topic_hash: TopicHash, keys: list[bytes]) -> list[int]:

@@ -28,7 +28,7 @@ def check_lock(directory: StoreDirectory, findings: Findings) -> bool:
     if holder is None:
         return False
     text = f"process {holder} holds the store: it is live, and what follows is a moving picture"
-    findings.add("S18", Severity.NOTE, "lock", text)
+    findings.add("one-store-owner", Severity.NOTE, "lock", text)
     return True
 
 
@@ -39,7 +39,7 @@ def check_checkpoint(
     checkpoint = directory.checkpoint
     if checkpoint is None:
         text = "missing: an unclean stop will read all of the log"
-        findings.add("S11", Severity.NOTE, "checkpoint", text)
+        findings.add("checkpoint-not-ahead", Severity.NOTE, "checkpoint", text)
         return
     size = os.path.getsize(directory.path("checkpoint"))
     if size != CHECKPOINT_SIZE:
@@ -47,9 +47,13 @@ def check_checkpoint(
         # The broker creates it before any other file.
         is_torn = size < CHECKPOINT_SIZE and (facts.unclean or facts.end == 0)
         severity = Severity.TAIL if is_torn else Severity.DAMAGE
-        findings.add("S11", severity, "checkpoint", text, advice=_REMOVE_CHECKPOINT)
+        findings.add(
+            "checkpoint-not-ahead", severity, "checkpoint", text, advice=_REMOVE_CHECKPOINT
+        )
     for text in _ahead(checkpoint, facts, last_store_ms):
-        findings.add("S11", Severity.DAMAGE, "checkpoint", text, advice=_REMOVE_CHECKPOINT)
+        findings.add(
+            "checkpoint-not-ahead", Severity.DAMAGE, "checkpoint", text, advice=_REMOVE_CHECKPOINT
+        )
 
 
 def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:
@@ -58,7 +62,7 @@ def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findin
     if marks is None and os.path.isfile(directory.path(CKPT_NAME)):
         text = "no whole mark: it is written whole, so something else damaged it"
         advice = "none needed: the next start of rocketbed builds queues and index again"
-        findings.add("S11", Severity.DAMAGE, CKPT_NAME, text, advice=advice)
+        findings.add("checkpoint-not-ahead", Severity.DAMAGE, CKPT_NAME, text, advice=advice)
     if marks is None or not marks.trusted:
         return
     if marks.flushed_offset is None and os.path.isfile(directory.path(FLUSHED_NAME)):
@@ -66,18 +70,27 @@ def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findin
         severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
         if marks.durable_offset == facts.end:
             severity = Severity.NOTE  # W says the same
-        findings.add("S11", severity, FLUSHED_NAME, text)
+        findings.add("checkpoint-not-ahead", severity, FLUSHED_NAME, text)
     if marks.durable_offset > facts.end:
         text = f"W {marks.durable_offset} is beyond the end of the log {facts.end}"
         advice = "take the missing end from a replica"
-        findings.add("S11", Severity.DAMAGE, CKPT_NAME, text, offset=facts.end, advice=advice)
+        findings.add(
+            "checkpoint-not-ahead",
+            Severity.DAMAGE,
+            CKPT_NAME,
+            text,
+            offset=facts.end,
+            advice=advice,
+        )
     if 0 <= marks.first < min(facts.minimum, marks.durable_offset):
         text = f"the log begins at {facts.minimum}, retention had kept it from {marks.first}"
         advice = "take the missing segments from a replica or a backup"
-        findings.add("S1", Severity.DAMAGE, "commitlog", text, offset=marks.first, advice=advice)
+        findings.add(
+            "log-files-tile", Severity.DAMAGE, "commitlog", text, offset=marks.first, advice=advice
+        )
     if marks.cut_to is not None:
         text = f"a cut at {marks.cut_to} is not finished; the next start finishes it"
-        findings.add("S13", Severity.TAIL, CKPT_NAME, text, offset=marks.cut_to)
+        findings.add("log-end", Severity.TAIL, CKPT_NAME, text, offset=marks.cut_to)
 
 
 def _ahead(checkpoint: Checkpoint, facts: LogFacts, last_store_ms: int) -> list[str]:
@@ -112,14 +125,14 @@ def check_abort(
         lines = directory.abort_lines()
         process = f" by process {lines[0]}" if lines and lines[0].isdigit() else ""
         text = f"the store was not stopped cleanly{process}, or is in use"
-        findings.add("S12", Severity.NOTE, "abort", text)
+        findings.add("abort-file", Severity.NOTE, "abort", text)
     elif torn or lacks_end:
         unfinished = " and ".join(
             part for part, true in (("log", torn), ("queues or index", lacks_end)) if true
         )
         text = f"missing, which says that the stop was clean, but {unfinished} are unfinished"
         advice = "create an empty file abort and delete checkpoint, so that recovery reads the log"
-        findings.add("S12", Severity.DAMAGE, "abort", text, advice=advice)
+        findings.add("abort-file", Severity.DAMAGE, "abort", text, advice=advice)
 
 
 def check_config(directory: StoreDirectory, log_topics: set[str], findings: Findings) -> None:
@@ -198,7 +211,7 @@ def _check_json(directory: StoreDirectory, name: str, findings: Findings) -> Non
         advice = f"copy {backup} over it"
     else:
         advice = "restore it from a backup; the broker would start with defaults or not at all"
-    findings.add("S15", severity, os.path.join("config", name), text, advice=advice)
+    findings.add("tables-readable", severity, os.path.join("config", name), text, advice=advice)
 
 
 def check_offsets(
@@ -218,7 +231,9 @@ def check_offsets(
                 text = f"{group} committed {committed} of {topic}/{queue_id}, its end is {maximum}"
                 advice = "messages were lost behind the end; the group will be set back"
                 file = "config/consumerOffset.json"
-                findings.add("S16", Severity.NOTE, file, text, offset=committed, advice=advice)
+                findings.add(
+                    "queue-bounds", Severity.NOTE, file, text, offset=committed, advice=advice
+                )
 
 
 def check_minimum(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:
@@ -234,4 +249,4 @@ def check_minimum(directory: StoreDirectory, facts: LogFacts, findings: Findings
             )
             text += " counts it as its first message after a restart"
             file = directory.relative(queue.segments[0].path)
-            findings.add("S16", Severity.NOTE, file, text, offset=first.slot)
+            findings.add("queue-bounds", Severity.NOTE, file, text, offset=first.slot)

@@ -158,7 +158,9 @@ class QueueCursor:
             return False
         text = f"the record at {offset} says queue offset {slot}, it is {self.next} of {self.name}"
         advice = "take the record from a replica; it is served as it is"
-        self._findings.add("S9", Severity.DAMAGE, "commitlog", text, offset=offset, advice=advice)
+        self._findings.add(
+            "no-silent-damage", Severity.DAMAGE, "commitlog", text, offset=offset, advice=advice
+        )
         self.next += 1
         return True
 
@@ -168,7 +170,9 @@ class QueueCursor:
         if slot < self.next:
             text = f"queue offset {slot} of the record at {offset} was given out before"
             advice = "the later message is found by id and key only; send it again"
-            self._findings.add("S6", Severity.DAMAGE, self.name, text, offset=slot, advice=advice)
+            self._findings.add(
+                "queue-entry-places", Severity.DAMAGE, self.name, text, offset=slot, advice=advice
+            )
             return
         if slot > self.next:
             self._gap(slot, offset)
@@ -210,13 +214,20 @@ class QueueCursor:
     def _gap(self, slot: int, offset: int) -> None:
         """Report queue offsets from `next` up to `slot`, which no record of the log has."""
         text = f"queue offsets {self.next} to {slot - 1} are missing in the log before {offset}"
-        self._findings.add("S6", Severity.DAMAGE, self.name, text, offset=self.next, advice=LOST)
+        self._findings.add(
+            "queue-entry-places", Severity.DAMAGE, self.name, text, offset=self.next, advice=LOST
+        )
         if self.queue is not None:
             for unit in self.queue.units(self.next, slot):
                 if not unit.is_pre_blank:
                     text = f"unit {unit.slot} points to {unit.offset}, where no such record is"
                     self._findings.add(
-                        "S4", Severity.DAMAGE, self.name, text, offset=unit.slot, advice=LOST
+                        "queue-entries-match-log",
+                        Severity.DAMAGE,
+                        self.name,
+                        text,
+                        offset=unit.slot,
+                        advice=LOST,
                     )
         self.next = slot
 
@@ -225,13 +236,13 @@ class QueueCursor:
         offset, size, tag_code = UNIT.unpack(unit)
         want_offset, want_size, want_tag = UNIT.unpack(expected)
         if offset != want_offset:
-            rule = "S6"
+            rule = "queue-entry-places"
             text = f"unit {slot} points to {offset}, its record is at {want_offset}"
         elif size != want_size:
-            rule = "S4"
+            rule = "queue-entries-match-log"
             text = f"unit {slot} says {size} bytes, the record at {offset} has {want_size}"
         else:
-            rule = "S7"
+            rule = "queue-tag-codes"
             text = f"unit {slot} has tag code {tag_code}, its record's is {want_tag}"
         self._findings.add(rule, Severity.DAMAGE, self.name, text, offset=slot, advice=REBUILD)
 
@@ -249,7 +260,13 @@ class QueueCursor:
             text = f"{text}: not there yet, though later ones are"
             severity = Severity.TAIL
         self._findings.add(
-            "S5", severity, self.name, text, offset=run.first_slot, advice=REBUILD, count=run.count
+            "queue-entries-complete",
+            severity,
+            self.name,
+            text,
+            offset=run.first_slot,
+            advice=REBUILD,
+            count=run.count,
         )
         self.missing = None
 
@@ -260,7 +277,12 @@ class QueueCursor:
             if not unit.is_pre_blank and unit.offset + unit.size > log_minimum:
                 text = f"unit {unit.slot} points to {unit.offset}, where no record of this queue is"
                 self._findings.add(
-                    "S4", Severity.DAMAGE, self.name, text, offset=unit.slot, advice=REBUILD
+                    "queue-entries-match-log",
+                    Severity.DAMAGE,
+                    self.name,
+                    text,
+                    offset=unit.slot,
+                    advice=REBUILD,
                 )
 
     def _judge_beyond(self, slot: int, offset: int, size: int, facts: LogFacts) -> None:
@@ -268,10 +290,19 @@ class QueueCursor:
         if offset + size > facts.end:
             severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
             text += f"the log ends at {facts.end}"
-            self._findings.add("S3", severity, self.name, text, offset=slot, advice=REBUILD)
+            self._findings.add(
+                "nothing-beyond-log", severity, self.name, text, offset=slot, advice=REBUILD
+            )
         else:
             text += "where no record of this queue is"
-            self._findings.add("S4", Severity.DAMAGE, self.name, text, offset=slot, advice=REBUILD)
+            self._findings.add(
+                "queue-entries-match-log",
+                Severity.DAMAGE,
+                self.name,
+                text,
+                offset=slot,
+                advice=REBUILD,
+            )
 
 
 class BatchCursor:
@@ -296,7 +327,12 @@ class BatchCursor:
                 f"record at {expected.offset} begins with {expected.base}, {self._seen_next} is due"
             )
             self._findings.add(
-                "S6", Severity.DAMAGE, self.name, text, offset=expected.base, advice=LOST
+                "queue-entry-places",
+                Severity.DAMAGE,
+                self.name,
+                text,
+                offset=expected.base,
+                advice=LOST,
             )
         self._seen_next = expected.base + expected.messages
         unit = self.pending
@@ -306,12 +342,21 @@ class BatchCursor:
             severity = Severity.TAIL if is_repaired else Severity.DAMAGE
             text = f"no unit for the batch at {expected.offset}"
             self._findings.add(
-                "S5", severity, self.name, text, offset=expected.base, advice=REBUILD
+                "queue-entries-complete",
+                severity,
+                self.name,
+                text,
+                offset=expected.base,
+                advice=REBUILD,
             )
             return
         if unit[1:] != expected[1:]:
             text = f"unit {unit.number} is {unit[1:]}, its record gives {expected[1:]}"
-            rule = "S7" if unit.tag_code != expected.tag_code else "S4"
+            rule = (
+                "queue-tag-codes"
+                if unit.tag_code != expected.tag_code
+                else "queue-entries-match-log"
+            )
             self._findings.add(
                 rule, Severity.DAMAGE, self.name, text, offset=unit.base, advice=REBUILD
             )
@@ -325,7 +370,12 @@ class BatchCursor:
                 severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
                 text = f"unit {self.pending.number} points beyond the log's end {facts.end}"
                 self._findings.add(
-                    "S3", severity, self.name, text, offset=self.pending.base, advice=REBUILD
+                    "nothing-beyond-log",
+                    severity,
+                    self.name,
+                    text,
+                    offset=self.pending.base,
+                    advice=REBUILD,
                 )
                 self.pending = next(self._units, None)
             else:
@@ -336,7 +386,12 @@ class BatchCursor:
         if self._seen_next is not None or (log_minimum is not None and unit.offset >= log_minimum):
             text = f"unit {unit.number} points to {unit.offset}, where no batch of this queue is"
             self._findings.add(
-                "S4", Severity.DAMAGE, self.name, text, offset=unit.base, advice=REBUILD
+                "queue-entries-match-log",
+                Severity.DAMAGE,
+                self.name,
+                text,
+                offset=unit.base,
+                advice=REBUILD,
             )
         self.pending = next(self._units, None)
 
@@ -375,7 +430,7 @@ def check_empty_segments(directory: StoreDirectory, findings: Findings, *, uncle
                 continue
             if directory.pool.first_data(segment.path, 0, segment.size) is None:
                 findings.add(
-                    "S6",
+                    "queue-entry-places",
                     Severity.TAIL
                     if unclean and number + 1 == len(queue.segments)
                     else Severity.DAMAGE,

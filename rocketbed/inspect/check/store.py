@@ -168,10 +168,12 @@ class _LogChecker:
             self.lacks_end |= self.index.finish(facts)
         elif self._keys and self.directory.index_layout is not None:
             text = "there is no index: nothing is found by key"
-            self.findings.add("S10", Severity.NOTE, "index", text, advice="rebuild, if wanted")
+            self.findings.add(
+                "index-complete", Severity.NOTE, "index", text, advice="rebuild, if wanted"
+            )
         if self._steps_back:
             text = f"store times step back {self._steps_back} times (clock, or old bytes: T4, T17)"
-            self.findings.add("S1", Severity.NOTE, "commitlog", text)
+            self.findings.add("log-files-tile", Severity.NOTE, "commitlog", text)
 
     def _record(self, entry: Scanned) -> None:
         self.records += 1
@@ -183,13 +185,17 @@ class _LogChecker:
             text = (
                 f"{entry.size} bytes at {entry.offset} are a closed hole; messages were lost here"
             )
-            self.findings.add("S9", Severity.NOTE, "commitlog", text, offset=entry.offset)
+            self.findings.add(
+                "no-silent-damage", Severity.NOTE, "commitlog", text, offset=entry.offset
+            )
         dispatch = self.dispatcher.dispatch(entry)
         if not dispatch.topic.is_usable:
             text = f"the topic of the record at {entry.offset} can be no directory's name: no queue"
             advice = "take the record from a replica"
             file = self._file_at(entry.offset)
-            self.findings.add("S9", Severity.DAMAGE, file, text, offset=entry.offset, advice=advice)
+            self.findings.add(
+                "no-silent-damage", Severity.DAMAGE, file, text, offset=entry.offset, advice=advice
+            )
         for target in dispatch.targets:
             self._expect(target, entry)
         self._keys += len(dispatch.keys)
@@ -258,9 +264,9 @@ class _LogChecker:
         advice = (
             "take the bytes from a replica; recovery by RocketMQ would cut off all that follows"
         )
-        rule = "S2" if hole.fault.rule in _CHECKSUM_RULES else "S9"
+        rule = "record-checksums" if hole.fault.rule in _CHECKSUM_RULES else "no-silent-damage"
         if hole.fault.rule == "log-gap":
-            rule = "S1"
+            rule = "log-files-tile"
         file = self._file_at(hole.offset)
         self.findings.add(rule, Severity.DAMAGE, file, text, offset=hole.offset, advice=advice)
 
@@ -271,14 +277,21 @@ class _LogChecker:
             text = f"the log ends at {end.offset}, it was on disk up to {flushed}"
             advice = "take the bytes from a replica; acknowledged messages are missing"
             file = self._file_at(end.offset)
-            self.findings.add("S9", Severity.DAMAGE, file, text, offset=end.offset, advice=advice)
+            self.findings.add(
+                "no-silent-damage", Severity.DAMAGE, file, text, offset=end.offset, advice=advice
+            )
         if end.torn_at is None or end.fault is None:
             return
         self.torn = True
         text = f"the log ends at {end.offset}; behind it are bytes of no record ({_say(end.fault)})"
         advice = "nothing to do: the next start of the broker cuts it off"
         self.findings.add(
-            "S13", Severity.TAIL, self._file_at(end.offset), text, offset=end.offset, advice=advice
+            "log-end",
+            Severity.TAIL,
+            self._file_at(end.offset),
+            text,
+            offset=end.offset,
+            advice=advice,
         )
 
     def _file_at(self, offset: int) -> str:

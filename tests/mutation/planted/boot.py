@@ -18,7 +18,13 @@ _OPEN = "rocketbed.node.store.store:MessageStore.open"
     "rocketbed.node.store.recovery:Recovery._dispatch",
     bug="after a crash the first record behind the mark gets no queue entry (467, 1434, T2)",
     edit="recovery dispatches from one record late",
-    caught_by=("S5", "S6", "A2", "A22", "I13"),
+    caught_by=(
+        "queue-entries-complete",
+        "queue-entry-places",
+        "unseen-message",
+        "group-skip",
+        "dense-queue-offsets",
+    ),
     family="abort-file",
 )
 def _dispatch_one_late(original: Any, self: Any, entries: list[Any]) -> None:
@@ -35,7 +41,7 @@ def _dispatch_one_late(original: Any, self: Any, entries: list[Any]) -> None:
     "rocketbed.node.store.index:Index.restore",
     bug="recovery throws the newest index file away and indexes only the tail again (3868, 8007)",
     edit="going back to the mark removes the marked index file",
-    caught_by=("S10", "A17"),
+    caught_by=("index-complete", "query-mismatch"),
     family="abort-file",
 )
 def _last_index_file_dropped(original: Any, self: Any, mark: Any) -> None:
@@ -48,9 +54,16 @@ def _last_index_file_dropped(original: Any, self: Any, mark: Any) -> None:
     "M17",
     "body CRC not checked at recovery",
     "rocketbed.node.store.recovery:Recovery.__init__",
-    bug="a record whose body never came to the disk is taken for good (S2)",
+    bug="a record whose body never came to the disk is taken for good",
     edit="recovery scans without checksums",
-    caught_by=("S2", "A4", "A1", "R1", "SI", "S13"),
+    caught_by=(
+        "record-checksums",
+        "unknown-value",
+        "lost-write",
+        "equal-logs",
+        "store-images",
+        "recovered-end",
+    ),
     family="power-lone",
 )
 def _checksum_not_checked(original: Any, self: Any, parts: Any, *args: Any) -> None:
@@ -65,7 +78,7 @@ def _checksum_not_checked(original: Any, self: Any, parts: Any, *args: Any) -> N
     "rocketbed.node.broker.config_file:ConfigFile.replace",
     bug="a crash within the write leaves neither the old table nor the new one (T11)",
     edit="a table is truncated and written again, without a temporary file",
-    caught_by=("S15", "S15t", "SI"),
+    caught_by=("tables-readable", "tables-replaced-whole", "store-images"),
     family="abort-file",
 )
 async def _table_in_place(_original: Any, self: Any, data: bytes) -> None:
@@ -88,7 +101,7 @@ async def _table_in_place(_original: Any, self: Any, data: bytes) -> None:
     "rocketbed.node.store.segments:SegmentRow.load",
     bug="a segment that a power cut left short or empty keeps the node from starting (T3, 10108)",
     edit="a file of another length than its row's is an error, whatever made it so",
-    caught_by=("C1", "L0", "L1"),
+    caught_by=("no-unexpected-exit", "set-up", "leader-serves"),
     family="power-lone",
 )
 def _empty_segment_fatal(
@@ -105,7 +118,7 @@ def _empty_segment_fatal(
     "lock taken after recovery",
     bug="a second process on the directory recovers it under the first one's feet (T13)",
     edit="the lock is asked for once recovery is done",
-    caught_by=("S18",),
+    caught_by=("one-store-owner",),
     family="abort-file",
     targets=(_OPEN,),
 )

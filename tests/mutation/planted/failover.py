@@ -18,7 +18,14 @@ SOAK: Final = "soak-failover"
     "no truncation on demotion",
     bug="a deposed leader keeps what it wrote beyond the common part, and follows behind it",
     edit="a follower cuts nothing, and takes of what it is sent only what lies beyond its own end",
-    caught_by=("R1", "R3", "A7", "A1", "I13", "I7"),
+    caught_by=(
+        "equal-logs",
+        "dishonest-ack",
+        "inconsistent-offset",
+        "lost-write",
+        "dense-queue-offsets",
+        "acked-before-durable",
+    ),
     family="split-brain",
     soak=SOAK,
     targets=(
@@ -45,7 +52,13 @@ def _no_truncation() -> None:
     "rocketbed.node.store.removal:cut_log",
     bug="a cut only moves positions back: what is not overwritten is valid after a crash (10666)",
     edit="nothing of a cut is put on record, zeroed, dropped or synced",
-    caught_by=("R2c", "S13", "R1", "A7", "SI"),
+    caught_by=(
+        "truncation-on-disk",
+        "recovered-end",
+        "equal-logs",
+        "inconsistent-offset",
+        "store-images",
+    ),
     family="split-brain",
     soak=SOAK,
 )
@@ -67,7 +80,17 @@ async def _positions_only(_original: Any, parts: Any, offset: int, *, record_sta
     "rocketbed.replication.member:Member._on_own_end",
     bug="a leader shows what it has, confirmed or not; a failover takes it back (6662, 6665)",
     edit="what readers may see is the end of the leader's own log; producers wait as before",
-    caught_by=("A13", "A10", "A2", "A3", "A37", "A41", "S21", "L5", "R1"),
+    caught_by=(
+        "vanished-read",
+        "nonmonotonic-poll",
+        "unseen-message",
+        "phantom-write",
+        "wrong-reported-offset",
+        "early-commit",
+        "tables-complete",
+        "replicas-equal",
+        "equal-logs",
+    ),
     family="split-brain",
     soak=SOAK,
 )
@@ -83,7 +106,13 @@ def _shows_own_end(original: Any, self: Any, end: int) -> None:
     "rocketbed.node.store.epochs:StoreEpochs._next_offsets",
     bug="a new leader numbers on behind what is confirmed, over its unconfirmed end (7689, 6344)",
     edit="what is in the log and not dispatched yet is not looked at",
-    caught_by=("S6", "I13", "A7", "A1", "S5"),
+    caught_by=(
+        "queue-entry-places",
+        "dense-queue-offsets",
+        "inconsistent-offset",
+        "lost-write",
+        "queue-entries-complete",
+    ),
     family="failover",
     soak=SOAK,
 )
@@ -97,7 +126,7 @@ async def _offsets_from_confirm(_original: Any, self: Any) -> Any:
     "ack of an old epoch counted",
     bug="what a follower acknowledged before it cut its log counts for the next epoch (9689)",
     edit="who leads again goes on with the positions of its followers in its epoch before",
-    caught_by=("I7", "A1"),
+    caught_by=("acked-before-durable", "lost-write"),
     unshown="each epoch has another link, and what was acknowledged is longer than the next epoch's"
     " log only where the set's other member led in between with less",
     family="failover",
@@ -122,7 +151,13 @@ def _old_positions() -> None:
     "rocketbed.replication.leader:Leader.is_acting",
     bug="a leader that nobody hears goes on: it keeps positions that the next one never had (6509)",
     edit="a leader acts until it hears that another one leads",
-    caught_by=("A37", "A24", "A25", "A22", "A3"),
+    caught_by=(
+        "wrong-reported-offset",
+        "offset-regress",
+        "offset-overrun",
+        "group-skip",
+        "phantom-write",
+    ),
     unshown="it bounds how long a deposed leader is written to: nothing of that is confirmed",
     family="split-brain",
     soak=SOAK,
@@ -136,7 +171,13 @@ def _acts_without_lease(_original: Any, self: Any) -> bool:
     "in-sync set expanded too early",
     bug="a follower joins that has not the epoch's marker, hence not all that was confirmed before",
     edit="whoever has what this epoch confirmed is complete",
-    caught_by=("A1", "I7", "A13", "R1", "A2"),
+    caught_by=(
+        "lost-write",
+        "acked-before-durable",
+        "vanished-read",
+        "equal-logs",
+        "unseen-message",
+    ),
     unshown="it takes an election within the milliseconds before the marker comes: the watch of"
     " tests/sim/test_failover_rules.py sees it (I5)",
     family="failover",
@@ -164,7 +205,7 @@ def _joins_without_marker() -> None:
     bug="a follower's late HELLO stands for the connection that it has, and ends: the leader knows"
     " of none any more, and nothing is acknowledged for good",
     edit="a newer connection of a follower ends no older one",
-    caught_by=("L2", "L1", "L3", "L7"),
+    caught_by=("replicas-in-sync", "leader-serves", "producers-continue", "sends-succeed"),
     family="failover",
     soak=SOAK,
 )

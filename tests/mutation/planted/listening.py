@@ -13,7 +13,7 @@ _COPY = "rocketbed.node.broker.send_back:add_again"
     "rocketbed.node.broker.delivered:Delivered.settle",
     bug="after a crash a delayed message comes twice, or never (T21)",
     edit="a master goes on where `delayOffset.json` says, whatever was delivered by the log",
-    caught_by=("A42", "A27"),
+    caught_by=("delayed-duplicate", "listener-never-called"),
     family="delays",
 )
 async def _table_believed(_original: Any, self: Any, level: int, table: Any) -> Any:
@@ -27,7 +27,7 @@ async def _table_believed(_original: Any, self: Any, level: int, table: Any) -> 
     "repetitions not counted",
     bug="a message that cannot be handled comes again for ever, and never to the dead letters",
     edit="what is sent back keeps the number of its repetitions",
-    caught_by=("A42", "A27", "L0", "L5"),
+    caught_by=("delayed-duplicate", "listener-never-called", "set-up", "replicas-equal"),
     family="delays",
     targets=(_COPY,),
 )

@@ -19,7 +19,7 @@ REPORT_S = 0.5
     "rocketbed.node.release:ReleaseQueue._is_safe",
     bug="a send is answered before its bytes are on the master's disk (apache/rocketmq 8239)",
     edit="the wait for the flush counts as over at once",
-    caught_by=("I7", "A1", "S13"),
+    caught_by=("acked-before-durable", "lost-write", "recovered-end"),
     family="power-lone",
 )
 def _ack_before_flush(_original: Any, self: Any, end: int) -> bool:
@@ -32,7 +32,7 @@ def _ack_before_flush(_original: Any, self: Any, end: int) -> bool:
     "rocketbed.node.release:ReleaseQueue._is_safe",
     bug="a send is answered before enough replicas hold it",
     edit="the wait for slaves counts as over at once: the master alone is enough",
-    caught_by=("I7", "A1"),
+    caught_by=("acked-before-durable", "lost-write"),
     family="sync-failover",
 )
 def _ack_before_replica(_original: Any, self: Any, end: int) -> bool:
@@ -45,7 +45,7 @@ def _ack_before_replica(_original: Any, self: Any, end: int) -> bool:
     "rocketbed.replication.slave:Slave.__init__",
     bug="a slave under SYNC_FLUSH reports what it has written, not what it has on disk",
     edit="the slave reports the end of its log",
-    caught_by=("I7", "R3", "A1"),
+    caught_by=("acked-before-durable", "dishonest-ack", "lost-write"),
     family="disk-sick",
 )
 def _replica_acks_early(original: Any, self: Any, *args: Any, **options: Any) -> None:
@@ -58,7 +58,7 @@ def _replica_acks_early(original: Any, self: Any, *args: Any, **options: Any) ->
     "rocketbed.node.store.segments:SegmentRow.sync",
     bug="a failed fsync is taken for a good one, and its bytes for durable (2706, 9713)",
     edit="the error of a log segment's fsync is dropped",
-    caught_by=("I7", "S17", "S13", "A1"),
+    caught_by=("acked-before-durable", "write-after-disk-failure", "recovered-end", "lost-write"),
     family="disk-sick",
 )
 async def _fsync_error_swallowed(_original: Any, self: Any, start: int) -> None:

@@ -14,7 +14,7 @@ MASTER_ID = 0
     "stale route",
     bug="a nameserver goes on sending clients to a master that is dead (7017)",
     edit="the entry of a broker id 0 stays when its connection ends, and a new one has to wait",
-    caught_by=("L1", "L2", "L3", "L7"),
+    caught_by=("leader-serves", "replicas-in-sync", "producers-continue", "sends-succeed"),
     family="route-storm",
     targets=(
         _UNREGISTER,
@@ -47,7 +47,7 @@ def _dead_master_kept() -> None:
     "rocketbed.client.flow:Flow._pull",
     bug="a group's position passes messages that its consumer has not handed over",
     edit="the position moves when messages are pulled, not when they are polled",
-    caught_by=("A41", "A22", "A2"),
+    caught_by=("early-commit", "group-skip", "unseen-message"),
 )
 async def _committed_before_delivery(original: Any, self: Any, number: int) -> Any:
     batch = await original(self, number)

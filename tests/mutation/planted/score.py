@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from rocketbed.chaos.plan.marks import MARKS
 from rocketbed.chaos.search.runner import Outcome
+from rocketbed.chaos.search.shrink import UNSHORTENED
 from tests.mutation.planted.catalogue import unshown
 
-HALF_IDS: Final = ("C", "L")
+HALF_IDS: Final = UNSHORTENED
 """A mutant of another column that only ends a node or stalls counts one half."""
 SHARE_MIN: Final = 2 / 3
 """Share of the repetitions that must find a mutant."""
@@ -55,11 +56,7 @@ class Row:
         """1 found, 0.5 when it only ended a node or stalled, 0 survived."""
         if self.hunts and len(self.finds) >= SHARE_MIN * len(self.hunts):
             return 1.0
-        seen = [
-            one
-            for one in self.hunts
-            if one.found or any(name.rstrip("0123456789") in HALF_IDS for name in one.other)
-        ]
+        seen = [one for one in self.hunts if one.found or not HALF_IDS.isdisjoint(one.other)]
         return 0.5 if self.hunts and len(seen) >= SHARE_MIN * len(self.hunts) else 0.0
 
     def as_row(self) -> dict[str, Any]:

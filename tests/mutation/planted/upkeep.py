@@ -24,7 +24,14 @@ _ROLL = "rocketbed.node.store.run:Run._roll"
     "rocketbed.node.store.checkpointer:Checkpointer.raise_mark",
     bug="the checkpoint speaks of bytes that are not on disk yet (678, 4559)",
     edit="mark and checkpoint are stored first, then log, queues and index are synced",
-    caught_by=("S11", "S11m", "S5", "A2", "S13", "A1"),
+    caught_by=(
+        "checkpoint-not-ahead",
+        "marks-not-ahead",
+        "queue-entries-complete",
+        "unseen-message",
+        "recovered-end",
+        "lost-write",
+    ),
     family="power-lone",
 )
 async def _checkpoint_before_data(original: Any, self: Any) -> bool:
@@ -45,7 +52,13 @@ async def _checkpoint_before_data(original: Any, self: Any) -> bool:
     "abort file removed too early",
     bug="a crash within a shutdown looks like a clean stop",
     edit="`abort` is removed before the last dispatch and flush",
-    caught_by=("S12", "S12a", "SI", "S3", "S5"),
+    caught_by=(
+        "abort-file",
+        "abort-file-law",
+        "store-images",
+        "nothing-beyond-log",
+        "queue-entries-complete",
+    ),
     family="abort-file",
     targets=(
         _CLOSE,
@@ -70,7 +83,13 @@ def _abort_removed_early() -> None:
     "off by one at segment roll",
     bug="a record may end so near the segment's end that no filler fits behind it (6904)",
     edit="the room for the filler is forgotten, which then takes what there is",
-    caught_by=("S1", "S9", "SI", "C1", "R1"),
+    caught_by=(
+        "log-files-tile",
+        "no-silent-damage",
+        "store-images",
+        "no-unexpected-exit",
+        "equal-logs",
+    ),
     family="abort-file",
     targets=(
         _ADD,
@@ -97,7 +116,7 @@ def _roll_off_by_one() -> None:
     "rocketbed.node.store.commitlog:CommitLog.begin",
     bug="store times fall when the clock is set back, and a search by time goes wrong (T17)",
     edit="a run's store time is the wall clock's, whatever the record before it says",
-    caught_by=("A19", "A19s"),
+    caught_by=("time-search", "store-times-rise"),
     family="clock-jump",
 )
 def _store_time_of_the_clock(_original: Any, self: Any) -> Run:

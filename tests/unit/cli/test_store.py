@@ -137,7 +137,7 @@ def test_fsck_of_a_torn_tail(tmp_path: Path) -> None:
     overwrite(segment_of(root, 0)[0], offsets[4] + 400, b"remains")
     result = run("fsck", root, *SIZES)
     assert result.exit_code == 1
-    assert "tail    S13" in result.output
+    assert "tail    log-end" in result.output
     assert "fix: nothing to do" in result.output
 
 
@@ -254,7 +254,7 @@ def test_rebuild_in_place_refuses_a_damaged_log(small: Path) -> None:
         for finding in json.loads(run("fsck", small, *SIZES, "--json").output)["findings"]
         if finding["severity"] == "damage"
     }
-    assert remaining == {"S9", "S6"}
+    assert remaining == {"no-silent-damage", "queue-entry-places"}
 
 
 def test_rebuild_wants_to_know_where(small: Path) -> None:

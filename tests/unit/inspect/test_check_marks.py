@@ -35,19 +35,19 @@ def root(tmp_path: Path) -> Path:
 def test_s11_a_checkpoint_ahead_of_the_log(root: Path) -> None:
     build(root, some(5))
     overwrite(root / "checkpoint", 8, struct.pack(">q", 1_700_000_005_000))
-    assert "queue time" in only(check(root), "S11")
+    assert "queue time" in only(check(root), "checkpoint-not-ahead")
 
 
 def test_s11_a_confirm_offset_ahead_of_the_log(root: Path) -> None:
     build(root, some(5))
     overwrite(root / "checkpoint", 32, struct.pack(">q", SEGMENT * 4))
-    assert "confirm offset" in only(check(root), "S11")
+    assert "confirm offset" in only(check(root), "checkpoint-not-ahead")
 
 
 def test_s11_a_short_checkpoint(root: Path) -> None:
     build(root, some(5))
     os.truncate(root / "checkpoint", 48)
-    only(check(root), "S11")
+    only(check(root), "checkpoint-not-ahead")
 
 
 def test_s11_no_checkpoint_is_only_slow(root: Path) -> None:
@@ -62,7 +62,7 @@ def test_s12_no_abort_file_over_a_torn_tail(root: Path) -> None:
     path, _ = segment_of(root, 0)
     overwrite(path, offsets[4] + 400, b"remains of a record")
     report = check(root)
-    assert broken(report) == {"S12", "S13"}
+    assert broken(report) == {"abort-file", "log-end"}
     assert report.worst == Severity.DAMAGE
 
 
@@ -70,7 +70,7 @@ def test_s12_with_an_abort_file_it_is_a_tail(root: Path) -> None:
     offsets = build(root, some(5), clean=False)
     path, _ = segment_of(root, 0)
     overwrite(path, offsets[4] + 400, b"remains of a record")
-    only(check(root), "S13", Severity.TAIL)
+    only(check(root), "log-end", Severity.TAIL)
 
 
 def test_s15_a_torn_configuration_file(root: Path) -> None:
@@ -81,11 +81,11 @@ def test_s15_a_torn_configuration_file(root: Path) -> None:
     (config / "topics.json").write_text(good[:20])
     (config / "topics.json.bak").write_text(good)
     report = check(root)
-    assert "cannot be read" in only(report, "S15")
+    assert "cannot be read" in only(report, "tables-readable")
     assert "copy topics.json.bak" in report.findings[0].advice
     (config / "topics.json").write_text(good)
     (config / "topics.json.bak").write_text(good[:20])
-    only(check(root), "S15", Severity.TAIL)
+    only(check(root), "tables-readable", Severity.TAIL)
 
 
 def test_s15_unquoted_keys_are_fastjsons_way(root: Path) -> None:
@@ -103,13 +103,13 @@ def test_s16_a_committed_offset_beyond_the_queue(root: Path) -> None:
     (config / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:6}}}')
     report = check(root)
     assert report.verdict == "good"
-    assert [finding.rule for finding in report.findings] == ["S16"]
+    assert [finding.rule for finding in report.findings] == ["queue-bounds"]
 
 
 def test_s16_pre_blanks_at_the_start_of_a_log_from_0(root: Path) -> None:
     build(root, [Spec(queue_offset=7), Spec()])
     report = check(root)
-    assert [finding.rule for finding in report.findings] == ["S16"]
+    assert [finding.rule for finding in report.findings] == ["queue-bounds"]
     assert report.verdict == "good"
 
 
@@ -218,7 +218,7 @@ def test_s15_json_that_a_broker_does_not_read(root: Path, name: str, text: str, 
     build(root, some(5))
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / name).write_text(text)
-    assert what in only(check(root), "S15")
+    assert what in only(check(root), "tables-readable")
 
 
 @pytest.mark.parametrize(

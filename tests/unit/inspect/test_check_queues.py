@@ -31,25 +31,25 @@ def root(tmp_path: Path) -> Path:
 def test_s3_a_unit_beyond_the_log(root: Path) -> None:
     build(root, some(5))
     overwrite(queue_file(root), 5 * 20, UNIT.pack(SEGMENT * 9, 120, 0))
-    only(check(root), "S3")
+    only(check(root), "nothing-beyond-log")
 
 
 def test_s3_after_an_unclean_stop_it_is_a_tail(root: Path) -> None:
     build(root, some(5), clean=False)
     overwrite(queue_file(root), 5 * 20, UNIT.pack(SEGMENT * 9, 120, 0))
-    only(check(root), "S3", Severity.TAIL)
+    only(check(root), "nothing-beyond-log", Severity.TAIL)
 
 
 def test_s4_a_unit_with_a_wrong_size(root: Path) -> None:
     build(root, some(5))
     flip(queue_file(root), 2 * 20 + 11)
-    assert "bytes" in only(check(root), "S4")
+    assert "bytes" in only(check(root), "queue-entries-match-log")
 
 
 def test_s4_a_unit_behind_the_last_record(root: Path) -> None:
     offsets = build(root, some(5))
     overwrite(queue_file(root), 5 * 20, UNIT.pack(offsets[1], 120, 0))
-    assert "no record of this queue" in only(check(root), "S4")
+    assert "no record of this queue" in only(check(root), "queue-entries-match-log")
 
 
 def test_s4_a_queue_of_a_topic_without_records(root: Path) -> None:
@@ -58,7 +58,7 @@ def test_s4_a_queue_of_a_topic_without_records(root: Path) -> None:
     other.mkdir(parents=True)
     unit = UNIT.pack(offsets[1], 120, 0)
     (other / f"{0:020d}").write_bytes(unit.ljust(QUEUE_SEGMENT, b"\0"))
-    assert "no record of this queue" in only(check(root), "S4")
+    assert "no record of this queue" in only(check(root), "queue-entries-match-log")
 
 
 def test_s4_units_of_records_below_the_log_are_fine(root: Path) -> None:
@@ -69,47 +69,47 @@ def test_s4_units_of_records_below_the_log_are_fine(root: Path) -> None:
         overwrite(queue_file(root), slot * 20, UNIT.pack(first - 800 + slot * 200, 120, 0))
     assert check(root).verdict == "good"
     overwrite(queue_file(root), 3 * 20, UNIT.pack(first, 120, 0))
-    only(check(root), "S4")
+    only(check(root), "queue-entries-match-log")
 
 
 def test_s5_a_missing_unit(root: Path) -> None:
     build(root, some(5))
     overwrite(queue_file(root), 2 * 20, bytes(20))
-    assert "queue offsets 2 to 2" in only(check(root), "S5")
+    assert "queue offsets 2 to 2" in only(check(root), "queue-entries-complete")
 
 
 def test_s5_a_pre_blank_in_place_of_a_record(root: Path) -> None:
     build(root, some(5))
     overwrite(queue_file(root), 2 * 20, PRE_BLANK)
-    only(check(root), "S5")
+    only(check(root), "queue-entries-complete")
 
 
 def test_s5_and_s12_units_missing_at_the_end_of_a_clean_store(root: Path) -> None:
     build(root, some(5))
     overwrite(queue_file(root), 3 * 20, bytes(40))
-    assert broken(check(root)) == {"S5", "S12"}
+    assert broken(check(root)) == {"queue-entries-complete", "abort-file"}
 
 
 def test_s5_units_not_dispatched_yet_are_a_tail(root: Path) -> None:
     build(root, some(5), clean=False)
     overwrite(queue_file(root), 3 * 20, bytes(40))
-    assert "not dispatched yet" in only(check(root), "S5", Severity.TAIL)
+    assert "not dispatched yet" in only(check(root), "queue-entries-complete", Severity.TAIL)
 
 
 def test_s5_a_unit_of_before_the_kill_is_missed(root: Path) -> None:
     """Dispatch goes in the order of the log, so a unit below what another queue has was there."""
     build(root, [*some(5), *some(2, topic="Other")], clean=False)
     overwrite(queue_file(root), 3 * 20, bytes(40))
-    only(check(root), "S5")
+    only(check(root), "queue-entries-complete")
 
 
 def test_s5_queues_that_are_gone_after_a_kill(root: Path) -> None:
     """RocketMQ's recovery need not begin early enough to write all of them again."""
     build(root, some(5), clean=False)
     overwrite(queue_file(root), 0, bytes(100))
-    only(check(root), "S5")
+    only(check(root), "queue-entries-complete")
     (root / "checkpoint").unlink()
-    only(check(root), "S5", Severity.TAIL)
+    only(check(root), "queue-entries-complete", Severity.TAIL)
 
 
 def test_s5_queues_that_are_gone(root: Path) -> None:
@@ -117,9 +117,11 @@ def test_s5_queues_that_are_gone(root: Path) -> None:
     for path in queue_file(root).parent.iterdir():
         path.unlink()
     report = check(root)
-    assert "S5" in broken(report)
+    assert "queue-entries-complete" in broken(report)
     assert report.worst == Severity.DAMAGE
-    missing = sum(finding.count for finding in report.findings if finding.rule == "S5")
+    missing = sum(
+        finding.count for finding in report.findings if finding.rule == "queue-entries-complete"
+    )
     assert missing == 25
 
 
@@ -128,7 +130,7 @@ def test_s6_a_unit_of_another_record(root: Path) -> None:
     path = queue_file(root)
     data = path.read_bytes()
     overwrite(path, 2 * 20, data[60:80] + data[40:60])
-    what = only(check(root), "S6")
+    what = only(check(root), "queue-entry-places")
     assert str(offsets[3]) in what
 
 
@@ -137,14 +139,14 @@ def test_s6_a_queue_offset_given_out_twice(root: Path) -> None:
     specs[4] = Spec(queue_offset=2)
     specs[5] = Spec(queue_offset=4)
     build(root, specs)
-    assert "given out before" in only(check(root), "S6")
+    assert "given out before" in only(check(root), "queue-entry-places")
 
 
 def test_s6_a_gap_in_the_log(root: Path) -> None:
     specs = some(6)
     specs[4] = Spec(queue_offset=7)
     build(root, specs[:5])
-    assert "missing in the log" in only(check(root), "S6")
+    assert "missing in the log" in only(check(root), "queue-entry-places")
 
 
 def test_s6_a_queue_whose_first_message_is_not_number_0(root: Path) -> None:
@@ -156,7 +158,7 @@ def test_s6_a_queue_whose_first_message_is_not_number_0(root: Path) -> None:
 def test_s6_an_empty_later_queue_segment(root: Path) -> None:
     build(root, some(10))
     queue_file(root, 1).write_bytes(bytes(QUEUE_SEGMENT))
-    only(check(root), "S6")
+    only(check(root), "queue-entry-places")
 
 
 def test_s6_a_single_empty_queue_segment_is_fine(root: Path) -> None:
@@ -170,7 +172,7 @@ def test_s6_a_single_empty_queue_segment_is_fine(root: Path) -> None:
 def test_s7_a_wrong_tag_code(root: Path) -> None:
     build(root, some(5))
     flip(queue_file(root), 3 * 20 + 19)
-    assert "tag code" in only(check(root), "S7")
+    assert "tag code" in only(check(root), "queue-tag-codes")
 
 
 def test_transactions_that_are_not_committed_have_no_unit(root: Path) -> None:
@@ -202,5 +204,7 @@ def test_s5_a_unit_that_came_to_a_live_store_after_the_look_at_its_place_is_no_d
         cursor.next = 0
         for unit in queue.units(0, 3):
             cursor.expect(unit.slot, unit.offset, unit.size, unit.tag_code)
-        assert [(one.rule, one.severity) for one in findings.all()] == [("S5", severity)]
+        assert [(one.rule, one.severity) for one in findings.all()] == [
+            ("queue-entries-complete", severity)
+        ]
         opened.close()

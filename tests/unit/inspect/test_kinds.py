@@ -74,9 +74,9 @@ def test_a_single_message_in_a_batch_queue_is_a_batch_of_one(root: Path) -> None
 def test_s5_a_missing_batch_unit(root: Path) -> None:
     path = build_batches(root)
     overwrite(path, 2 * 46, bytes(46))
-    assert broken(check(root)) == {"S5", "S12"}
+    assert broken(check(root)) == {"queue-entries-complete", "abort-file"}
     (root / "abort").touch()
-    only(check(root), "S5", Severity.TAIL)
+    only(check(root), "queue-entries-complete", Severity.TAIL)
 
 
 def test_s4_a_wrong_batch_unit(root: Path) -> None:
@@ -85,26 +85,26 @@ def test_s4_a_wrong_batch_unit(root: Path) -> None:
     fields = list(BATCH_UNIT.unpack_from(data, 46))
     fields[5] = 3
     overwrite(path, 46, BATCH_UNIT.pack(*fields))
-    only(check(root), "S4")
+    only(check(root), "queue-entries-match-log")
     fields = list(BATCH_UNIT.unpack_from(data, 46))
     fields[2] = 7
     overwrite(path, 46, BATCH_UNIT.pack(*fields))
-    only(check(root), "S7")
+    only(check(root), "queue-tag-codes")
 
 
 def test_s3_and_s4_extra_batch_units(root: Path) -> None:
     path = build_batches(root)
     overwrite(path, 3 * 46, BATCH_UNIT.pack(1 << 20, 200, 0, STORE_MS, 10, 2, -1, 0))
-    only(check(root), "S3")
+    only(check(root), "nothing-beyond-log")
     overwrite(path, 3 * 46, BATCH_UNIT.pack(17, 200, 0, STORE_MS, 10, 2, -1, 0))
-    only(check(root), "S4")
+    only(check(root), "queue-entries-match-log")
 
 
 def test_s6_a_gap_between_batches(root: Path) -> None:
     (root / "config").mkdir(parents=True)
     (root / "config" / "topics.json").write_text(TOPICS)
     build(root, [inner(3, 0), inner(2, 4)])
-    assert "is due" in only(check(root), "S6")
+    assert "is due" in only(check(root), "queue-entry-places")
 
 
 def test_single_messages_of_a_batch_topic_have_no_unit(root: Path) -> None:
@@ -128,7 +128,7 @@ def test_tags_in_an_extension_file(root: Path) -> None:
     overwrite(queue_file(root), 40, UNIT.pack(offset, size, 40 - (1 << 63)))
     assert check(root).findings == ()
     overwrite(extension / f"{0:020d}", 42, bytes(8))
-    only(check(root), "S7")
+    only(check(root), "queue-tag-codes")
 
 
 # Multi-dispatch
@@ -146,7 +146,7 @@ def test_multi_dispatch_queues(root: Path) -> None:
     build(root, [multi(0), Spec(), multi(1)])
     assert check(root).verdict == "good"
     (root / "consumequeue" / "%LMQ%one" / "0").mkdir(parents=True)
-    assert "S5" in broken(check(root))
+    assert "queue-entries-complete" in broken(check(root))
     rebuilt = root.parent / "rebuilt"
     rebuild(open_directory(root, SETTINGS), str(rebuilt))
     one = rebuilt / "consumequeue" / "%LMQ%one" / "0" / f"{0:020d}"
@@ -164,7 +164,7 @@ def test_a_delayed_message_carries_its_time_of_delivery(root: Path) -> None:
     path = root / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "2" / f"{0:020d}"
     assert UNIT.unpack_from(path.read_bytes())[2] == STORE_MS + 10_000
     overwrite(path, 12, struct.pack(">q", java_hash("a")))
-    only(check(root), "S7")
+    only(check(root), "queue-tag-codes")
 
 
 # Index of a 5.5 broker

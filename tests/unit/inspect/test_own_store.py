@@ -57,8 +57,8 @@ async def test_an_index_that_was_switched_off_is_no_damage(tmp_path: Path) -> No
     await write(root, indexed=False)
     report = examine(root)
     found = [(finding.rule, finding.severity) for finding in report.findings]
-    assert found == [("S10", Severity.TAIL)], report.findings
-    assert "messageIndexEnable was false" in only(report, "S10", Severity.TAIL)
+    assert found == [("index-complete", Severity.TAIL)], report.findings
+    assert "messageIndexEnable was false" in only(report, "index-complete", Severity.TAIL)
     await write(root)
     assert examine(root).findings == ()
 
@@ -67,7 +67,10 @@ async def test_an_index_that_a_kill_had_cut_off_before_is_none_either(tmp_path: 
     root = tmp_path / "killed"
     await write(tmp_path / "store", copy_to=root)
     await write(root, indexed=False)
-    assert {finding.rule for finding in examine(root).findings} <= {"S8", "S10"}
+    assert {finding.rule for finding in examine(root).findings} <= {
+        "index-matches-log",
+        "index-complete",
+    }
     assert examine(root).worst == Severity.TAIL, examine(root).findings
 
 
@@ -75,8 +78,8 @@ async def test_a_killed_store_is_good_but_for_the_kill(tmp_path: Path) -> None:
     await write(tmp_path / "store", copy_to=tmp_path / "killed")
     report = examine(tmp_path / "killed")
     assert report.worst <= Severity.TAIL, report.findings
-    assert "S12" in {finding.rule for finding in report.findings}
-    assert broken(report) <= {"S5", "S10"}
+    assert "abort-file" in {finding.rule for finding in report.findings}
+    assert broken(report) <= {"queue-entries-complete", "index-complete"}
     assert report.records == COUNT + COUNT // 10 * 4
 
 
@@ -84,7 +87,7 @@ async def test_a_lost_beginning_is_damage_where_the_mark_knows_better(tmp_path: 
     await write(tmp_path / "store")
     segments = sorted((tmp_path / "store" / "commitlog").iterdir())
     segments[0].unlink()
-    found = [f for f in examine(tmp_path / "store").findings if f.rule == "S1"]
+    found = [f for f in examine(tmp_path / "store").findings if f.rule == "log-files-tile"]
     assert [(f.severity, f.offset) for f in found] == [(Severity.DAMAGE, 0)]
 
 
@@ -99,7 +102,7 @@ async def test_own_marks_that_are_not_whole_are_told(
     """After a clean stop W says what `rocketbed.flushed` did."""
     await write(tmp_path / "store")
     (tmp_path / "store" / name).write_bytes(data)
-    found = [f for f in examine(tmp_path / "store").findings if f.rule == "S11"]
+    found = [f for f in examine(tmp_path / "store").findings if f.rule == "checkpoint-not-ahead"]
     assert [(f.severity, f.file) for f in found] == [(severity, name)]
 
 
@@ -186,10 +189,10 @@ async def test_what_is_torn_above_the_flushed_offset_is_a_tail(tmp_path: Path) -
     write_flushed(root, bad + 1)
     report = examine(root)
     assert report.verdict == "damage"
-    assert "S9" in broken(report)
+    assert "no-silent-damage" in broken(report)
     write_flushed(root, bad)
     report = examine(root)
-    assert "S13" in broken(report)
+    assert "log-end" in broken(report)
     assert report.log_end == bad
     graver = [finding for finding in report.findings if finding.severity == Severity.DAMAGE]
-    assert {finding.rule for finding in graver} <= {"S11"}, graver
+    assert {finding.rule for finding in graver} <= {"checkpoint-not-ahead"}, graver

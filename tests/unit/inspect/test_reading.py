@@ -119,9 +119,11 @@ def test_a_topic_that_no_directory_can_have_is_named(tmp_path: Path, topic: byte
     body_size = len(b"body 5")
     overwrite(tmp_path / "commitlog" / f"{0:020d}", offsets[5] + 88 + body_size + 1, topic)
     report = check(tmp_path)
-    found = [f for f in report.findings if f.rule == "S9" and f.severity is Severity.DAMAGE]
+    found = [
+        f for f in report.findings if f.rule == "no-silent-damage" and f.severity is Severity.DAMAGE
+    ]
     assert [finding.offset for finding in found] == [offsets[5]]
-    assert "S5" not in broken(report), "no queue has to have it"
+    assert "queue-entries-complete" not in broken(report), "no queue has to have it"
     assert report.records == 12
 
 

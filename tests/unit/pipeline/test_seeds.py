@@ -32,14 +32,14 @@ def test_a_seed_that_passes_leaves_its_line_only(tmp_path: Path) -> None:
     assert kept == b""
     assert (row["seed"], row["verdict"], row["exit_code"], row["tail"]) == (3, "pass", 0, "")
     assert len(row["digest"]) == 32
-    assert (row["looked"]["A1"], row["looked"]["A42"]) == (True, False)
+    assert (row["looked"]["lost-write"], row["looked"]["delayed-duplicate"]) == (True, False)
 
 
 @pytest.mark.slow
 def test_a_seed_that_fails_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
     missed = options(tmp_path, '[expect]\nprogress = [100000, "1s"]\n')
     row, kept = run_seed(3, missed)
-    assert (row["verdict"], row["findings"], row["exit_code"]) == ("stalled", "X2", 2)
+    assert (row["verdict"], row["findings"], row["exit_code"]) == ("stalled", "progress", 2)
     unpack(kept, tmp_path / "kept")
     assert {row["replay"], "tiny-3-sim"} == {path.name for path in (tmp_path / "kept").iterdir()}
     again, nothing = run_seed(3, missed, repeat=True)
@@ -147,7 +147,11 @@ def test_a_large_campaign_fails_for_a_check_that_never_ran(
     rows = []
     for seed in range(count):
         row = {"seed": seed, "again": False, "verdict": "pass", "digest": ""}
-        rows.append(json.dumps({**row, "looked": {"A1": True, "S17": seed == ran_in}}))
+        rows.append(
+            json.dumps(
+                {**row, "looked": {"lost-write": True, "write-after-disk-failure": seed == ran_in}}
+            )
+        )
     (tmp_path / "out" / "results").mkdir(parents=True)
     (tmp_path / "out" / "results" / "a.jsonl").write_text("\n".join(rows))
     job = Job("campaign", JobSettings())
@@ -155,5 +159,5 @@ def test_a_large_campaign_fails_for_a_check_that_never_ran(
     campaign(job, one)
     assert job.report.exit_code == code
     told = [example["text"] for found in job.report.findings for example in found["examples"]]
-    assert told == (["S17: nothing to look at in 200 seeds"] if code else [])
+    assert told == (["write-after-disk-failure: nothing to look at in 200 seeds"] if code else [])
     assert bool(job.report.notes) == (count == 199), "a small one only says so"

@@ -34,16 +34,31 @@ PLAN = Plan(
     recovery_s=2.0,
 )
 ALL_WELL = [
-    judged(f"{id_} x", 5, "messages", [])
-    for id_ in ("A1", "A3", "A5", "A7", "A8", "A9", "I13", "R1", "A4", "S1", "S2", "S9", "S3", "S4")
-] + [judged("S5 x", 5, "queues", []), judged("A22 x", 5, "messages", [])]
+    judged(id_, 5, "messages", [])
+    for id_ in (
+        "lost-write",
+        "phantom-write",
+        "duplicate",
+        "inconsistent-offset",
+        "moved-write",
+        "nonmonotonic-send",
+        "dense-queue-offsets",
+        "equal-logs",
+        "unknown-value",
+        "log-files-tile",
+        "record-checksums",
+        "no-silent-damage",
+        "nothing-beyond-log",
+        "queue-entries-match-log",
+    )
+] + [judged("queue-entries-complete", 5, "queues", []), judged("group-skip", 5, "messages", [])]
 SPARK_WELL = ("V1", "V2", "V3", "V4", "V5", "V6", "V7", "V8", "V9", "V10", "V11", "V12")
 
 
 def plain(**found: int) -> list[CheckResult]:
     """Plain answers, with findings in some."""
     return [
-        judged(result.title, 5, "messages", [f"{result.id} {n}" for n in range(found[result.id])])
+        judged(result.id, 5, "messages", [f"{result.id} {n}" for n in range(found[result.id])])
         if result.id in found
         else result
         for result in ALL_WELL
@@ -67,9 +82,22 @@ def spark(**found: int) -> list[dict[str, Any]]:
     ("ours", "theirs", "note"),
     [
         ({}, {}, ""),
-        ({"A1": 2}, {"V1": 2}, "lost 2"),
-        ({"A5": 3, "A8": 1}, {"V3": 1, "V11": 2}, "duplicated 1, order and place 2"),
-        ({"R1": 1, "S2": 1, "I13": 4, "S5": 2}, {"V4": 1, "V10": 1}, "damage 2"),
+        ({"lost-write": 2}, {"V1": 2}, "lost 2"),
+        (
+            {"duplicate": 3, "moved-write": 1},
+            {"V3": 1, "V11": 2},
+            "duplicated 1, order and place 2",
+        ),
+        (
+            {
+                "equal-logs": 1,
+                "record-checksums": 1,
+                "dense-queue-offsets": 4,
+                "queue-entries-complete": 2,
+            },
+            {"V4": 1, "V10": 1},
+            "damage 2",
+        ),
     ],
 )
 def test_judges_that_see_the_same_agree(
@@ -83,12 +111,16 @@ def test_judges_that_see_the_same_agree(
 @pytest.mark.parametrize(
     ("ours", "theirs", "said"),
     [
-        ({"A1": 1}, {}, "lost: Spark's V1 found 0 (nothing), the plain A1 found 1 (A1: A1 0)"),
-        ({}, {"V1": 1}, "lost: Spark's V1 found 1 (V1: V1 says), the plain A1 found 0 (nothing)"),
-        ({"A1": 1}, {"V1": 2}, "lost: Spark's V1 found 2"),
-        ({"A5": 1}, {}, "duplicated: Spark's V3 found 0"),
+        (
+            {"lost-write": 1},
+            {},
+            "lost: Spark's V1 found 0 (nothing), the plain lost-write found 1",
+        ),
+        ({}, {"V1": 1}, "lost: Spark's V1 found 1 (V1: V1 says), the plain lost-write found 0"),
+        ({"lost-write": 1}, {"V1": 2}, "lost: Spark's V1 found 2"),
+        ({"duplicate": 1}, {}, "duplicated: Spark's V3 found 0"),
         ({}, {"V7": 1}, "order and place: Spark's V6, V7, V11 found 1 (V7: V7 says)"),
-        ({"R1": 1}, {}, "damage: Spark's V4, V5, V10, V12 found 0"),
+        ({"equal-logs": 1}, {}, "damage: Spark's V4, V5, V10, V12 found 0"),
         ({}, {"V8": 1}, "queues: Spark's V8 found 1"),
     ],
 )
@@ -99,20 +131,22 @@ def test_judges_that_do_not_are_a_finding_of_its_own(
     assert (result.verdict, result.found) == (Verdict.VIOLATED, 1)
     assert said in result.findings[0]
     assert not result.harmless
-    assert Judgement(record=None, results=[result]).finding_ids == ["SV"]
+    assert Judgement(record=None, results=[result]).finding_ids == ["second-opinion"]
 
 
 def test_what_did_not_run_cannot_disagree() -> None:
-    silent = [not_run("A1 lost", "m", "cut"), not_applicable("A22 skip", "m", "no groups")]
-    rest = [result for result in ALL_WELL if result.id not in ("A1", "A22")]
+    silent = [not_run("lost-write", "m", "cut"), not_applicable("group-skip", "m", "no groups")]
+    rest = [result for result in ALL_WELL if result.id not in ("lost-write", "group-skip")]
     result = compare(silent + rest, spark(V1=1))
     assert (result.verdict, result.examined) == (Verdict.OK, 5)
     assert compare([], spark()).verdict is Verdict.DID_NOT_RUN
 
 
 def test_findings_of_images_count_only_for_the_side_that_reads_them() -> None:
-    images = judged("A5 x", 5, "messages", ["value 3 is 2 times in the log of b1 (image 1, kill)"])
-    others = [result for result in ALL_WELL if result.id != "A5"]
+    images = judged(
+        "duplicate", 5, "messages", ["value 3 is 2 times in the log of b1 (image 1, kill)"]
+    )
+    others = [result for result in ALL_WELL if result.id != "duplicate"]
     assert compare([images, *others], spark()).verdict is Verdict.OK
 
 

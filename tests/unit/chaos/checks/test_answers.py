@@ -1,4 +1,4 @@
-"""A send is answered once its message is at every node (L11)."""
+"""A send is answered once its message is at every node."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -236,5 +236,5 @@ def test_what_is_everywhere_is_answered(
     run: RunMaker, change: Change, expected: tuple[int, int]
 ) -> None:
     change(run)
-    result = results(run.judge(only=["L11"]))["L11"]
+    result = results(run.judge(only=["sends-answered"]))["sends-answered"]
     assert (result.found, result.allowed_found) == expected, result.findings

@@ -1,4 +1,4 @@
-"""Bounds that a master reports include all that it had acknowledged (A18)."""
+"""Bounds that a master reports include all that it had acknowledged."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -98,5 +98,5 @@ def test_what_was_acknowledged_is_in_front_of_the_end(
     run: RunMaker, change: Change, expected: tuple[int, int]
 ) -> None:
     change(run)
-    result = results(run.judge(only=["A18"]))["A18"]
+    result = results(run.judge(only=["bound-error"]))["bound-error"]
     assert (result.found, result.allowed_found) == expected, result.findings

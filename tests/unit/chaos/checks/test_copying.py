@@ -31,7 +31,7 @@ def test_half_of_a_masters_writes(
         for number in range(count):
             end = 2000 + number
             run.trace.node(node).add((60 + number) * SECOND + late_ns, end, end)
-    result = run.judge(only=["R10"]).result("R10")
+    result = run.judge(only=["late-copies"]).result("late-copies")
     assert (result.verdict, result.examined) == (verdict, 2 * count)
 
 
@@ -44,10 +44,10 @@ def test_over_a_slow_network_copies_take_longer(tmp_path: Path) -> None:
         for number in range(WRITES):
             at_ns = (60 + number) * SECOND + (0 if node == "b1" else 1200 * MS)
             run.trace.node(node).add(at_ns, 2000 + number, 2000 + number)
-    assert run.judge(only=["R10"]).result("R10").verdict is Verdict.OK
+    assert run.judge(only=["late-copies"]).result("late-copies").verdict is Verdict.OK
 
 
 def test_before_the_calm_nothing_is_late(tmp_path: Path) -> None:
     run = RunMaker(tmp_path / "run")
     run.record.recovery_ns = 0
-    assert run.judge(only=["R10"]).result("R10").verdict is Verdict.NOT_APPLICABLE
+    assert run.judge(only=["late-copies"]).result("late-copies").verdict is Verdict.NOT_APPLICABLE

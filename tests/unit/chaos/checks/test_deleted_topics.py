@@ -1,4 +1,4 @@
-"""Remainders of a deleted topic, and findings that its deletion excuses: A2, A31, A39, S26."""
+"""Remainders of a deleted topic, and findings that its deletion excuses."""
 
 import shutil
 from collections.abc import Callable
@@ -22,7 +22,15 @@ from tests.support.run_maker import (
 )
 
 Change = Callable[[RunMaker], None]
-IDS = ["A2", "A7", "A31", "A39", "I13", "S25", "S26"]
+IDS = [
+    "unseen-message",
+    "inconsistent-offset",
+    "follower-skip",
+    "deleted-message-read",
+    "dense-queue-offsets",
+    "topics-before-messages",
+    "deletion-complete",
+]
 BEGIN_NS, END_NS = 40 * SECOND, 41 * SECOND
 LAST = 1 << 40
 """Longer than any log."""
@@ -104,17 +112,17 @@ def queue_left_of_one_made_again(run: RunMaker) -> None:
     ("change", "expected"),
     [
         (as_it_should_be, set()),
-        (never_deleted, {"A2", "A31"}),
+        (never_deleted, {"unseen-message", "follower-skip"}),
         (never_done, set()),
-        (served, {"A39"}),
-        (row_left, {"S26"}),
-        (position_left, {"S26"}),
-        (queue_left, {"S26"}),
+        (served, {"deleted-message-read"}),
+        (row_left, {"deletion-complete"}),
+        (position_left, {"deletion-complete"}),
+        (queue_left, {"deletion-complete"}),
         (partial(queue_left_and_disks_replaced, times_s=(50, 70, 73)), set()),
-        (partial(queue_left_and_disks_replaced, times_s=(50, 70, 81)), {"S26"}),
-        (partial(queue_left_and_disks_replaced, times_s=(70, 73)), {"S26"}),
-        (partial(queue_left_and_disks_replaced, times_s=(39, 70, 73)), {"S26"}),
-        (queue_left_of_one_made_again, {"S26"}),
+        (partial(queue_left_and_disks_replaced, times_s=(50, 70, 81)), {"deletion-complete"}),
+        (partial(queue_left_and_disks_replaced, times_s=(70, 73)), {"deletion-complete"}),
+        (partial(queue_left_and_disks_replaced, times_s=(39, 70, 73)), {"deletion-complete"}),
+        (queue_left_of_one_made_again, {"deletion-complete"}),
     ],
 )
 def test_what_a_deletion_leaves(run: RunMaker, change: Change, expected: set[str]) -> None:
@@ -125,14 +133,16 @@ def test_what_a_deletion_leaves(run: RunMaker, change: Change, expected: set[str
 
 def test_the_ledger_names_each_message(run: RunMaker) -> None:
     judgement = run.judge(only=IDS)
-    (line,) = judgement.result("A2").excused
+    (line,) = judgement.result("unseen-message").excused
     assert line.excuse.cause == f"deletion of {TOPIC}"
     assert (line.excuse.begin_ns, line.count, line.values) == (BEGIN_NS, COUNT, tuple(range(COUNT)))
 
 
 def test_without_a_deletion_the_checks_do_not_apply(tmp_path: Path) -> None:
-    judgement = RunMaker(tmp_path / "run").judge(only=["A39", "S26"])
-    assert {judgement.result(one).verdict for one in ("A39", "S26")} == {Verdict.NOT_APPLICABLE}
+    judgement = RunMaker(tmp_path / "run").judge(only=["deleted-message-read", "deletion-complete"])
+    assert {
+        judgement.result(one).verdict for one in ("deleted-message-read", "deletion-complete")
+    } == {Verdict.NOT_APPLICABLE}
 
 
 def test_what_was_sent_later_has_to_be_there(run: RunMaker) -> None:
@@ -141,8 +151,8 @@ def test_what_was_sent_later_has_to_be_there(run: RunMaker) -> None:
     late.invoked_ns = END_NS + SECOND
     run.event(END_NS, "", "topic_again", topic=TOPIC)
     judgement = run.judge(only=IDS)
-    assert {"A2", "A31"} <= found(judgement)
-    assert [one.value for one in judgement.result("A2").examples] == [late.value]
+    assert {"unseen-message", "follower-skip"} <= found(judgement)
+    assert [one.value for one in judgement.result("unseen-message").examples] == [late.value]
 
 
 def test_a_send_that_nobody_can_date_goes_by_its_place() -> None:

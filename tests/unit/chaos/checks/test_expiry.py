@@ -1,4 +1,4 @@
-"""S24, and messages that may be missing because of retention."""
+"""Retention, and messages that may be missing because of retention."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +22,14 @@ def run(tmp_path: Path) -> RunMaker:
 
 def test_nothing_may_expire_where_retention_is_off(run: RunMaker) -> None:
     del run.record.facts["retention_ns"]
-    assert run.judge(only=["S24"]).result("S24").verdict is Verdict.NOT_APPLICABLE
+    assert run.judge(only=["retention"]).result("retention").verdict is Verdict.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(("after_s", "finds"), [(9, True), (11, False)])
 def test_a_segment_with_a_young_message(run: RunMaker, after_s: int, finds: bool) -> None:
     """All messages are sent in the first quarter of a second."""
     run.event(after_s * SECOND, "b2", "expired", start=0, size=1 << 20)
-    result = run.judge(only=["S24"]).result("S24")
+    result = run.judge(only=["retention"]).result("retention")
     assert (result.verdict is Verdict.VIOLATED) == finds
     assert result.examined == 1
 
@@ -48,7 +48,7 @@ def test_nothing_deleted(run: RunMaker, reserved_s: int, stop_s: int, verdict: V
     run.record.stop_ns = stop_s * SECOND
     run.specs += [spec_of(COUNT + number) for number in range(20)]
     run.sends += [Sent(COUNT + number) for number in range(20)]
-    assert run.judge(only=["S24"]).result("S24").verdict is verdict
+    assert run.judge(only=["retention"]).result("retention").verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_in_the_calm_every_node_deletes_what_is_old(
             run.strike(at_s * SECOND, node, "clock")
         else:
             run.event(at_s * SECOND, node, kind, role="SLAVE", id=1)
-    result = run.judge(only=["S24"]).result("S24")
+    result = run.judge(only=["retention"]).result("retention")
     assert result.found == (len(run.nodes) if finds else 0)
 
 
@@ -99,4 +99,4 @@ def test_a_segment_is_old_when_what_stands_behind_it_is(run: RunMaker) -> None:
     for number, sent in enumerate(run.sends):
         if number >= FIRST_SEGMENT:
             run.sends[number] = replace(sent, invoked_ns=70 * SECOND, returned_ns=70 * SECOND)
-    assert run.judge(only=["S24"]).result("S24").found == 0
+    assert run.judge(only=["retention"]).result("retention").found == 0

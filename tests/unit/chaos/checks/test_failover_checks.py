@@ -11,7 +11,7 @@ from rocketbed.chaos.evidence.history import UNKNOWN, Function, Outcome, Row
 from rocketbed.chaos.evidence.record import Expectation
 from tests.support.run_maker import MS, SECOND, Ids, Made, RunMaker, found, results
 
-IDS = ("X4", "X5", "X6")
+IDS = ("leader-turns", "no-other-leader", "positions-after-turn")
 LOST = "at 100ms register ns1 delete"
 
 
@@ -33,18 +33,18 @@ def hand_over(maker: RunMaker) -> None:
 
 
 def test_a_turn_is_judged_where_it_is_asked_for(maker: RunMaker) -> None:
-    assert results(judge(maker))["X4"].verdict is Verdict.NOT_APPLICABLE
+    assert results(judge(maker))["leader-turns"].verdict is Verdict.NOT_APPLICABLE
 
 
 def test_a_turn_that_nobody_notices(maker: RunMaker) -> None:
     hand_over(maker)
-    result = results(judge(maker))["X4"]
+    result = results(judge(maker))["leader-turns"]
     assert (result.verdict, result.examined) == (Verdict.OK, 1)
 
 
 def test_nobody_was_stopped_or_handed_over(maker: RunMaker) -> None:
     maker.record.expect = Expectation(turn_s=0.05)
-    assert results(judge(maker))["X4"].verdict is Verdict.DID_NOT_RUN
+    assert results(judge(maker))["leader-turns"].verdict is Verdict.DID_NOT_RUN
 
 
 @pytest.mark.parametrize("broken", ["gap", "doubt"])
@@ -56,22 +56,24 @@ def test_a_turn_that_producers_notice(maker: RunMaker, broken: str) -> None:
     if broken == "doubt":
         maker.sends[11] = replace(maker.sends[11], outcome=Outcome.WEAK)
     judgement = judge(maker)
-    assert found(judgement) == {"X4"}
+    assert found(judgement) == {"leader-turns"}
     text = "nothing was acknowledged for" if broken == "gap" else "1 sends in doubt"
-    assert results(judgement)["X4"].findings[0].startswith(text)
+    assert results(judgement)["leader-turns"].findings[0].startswith(text)
 
 
 def test_who_leads_ends_before_the_next_one_leads(maker: RunMaker) -> None:
     hand_over(maker)
     maker.record.backend = "sim"
     maker.event(103 * MS, "b1", "exit", cause="stop")
-    assert results(judge(maker))["X4"].findings[0].startswith("b1 ended before b2 led")
+    assert results(judge(maker))["leader-turns"].findings[0].startswith("b1 ended before b2 led")
 
 
 def test_nobody_leads_after_a_turn(maker: RunMaker) -> None:
     hand_over(maker)
     maker.record.recovery_ns = 104 * MS
-    assert results(judge(maker))["X4"].findings == ("nobody followed b1 after 'handover b1'",)
+    assert results(judge(maker))["leader-turns"].findings == (
+        "nobody followed b1 after 'handover b1'",
+    )
 
 
 def positions_over_a_turn(maker: RunMaker, reported: int, **committed: int) -> None:
@@ -92,8 +94,8 @@ def positions_over_a_turn(maker: RunMaker, reported: int, **committed: int) -> N
 def test_a_position_over_a_turn(maker: RunMaker, reported: int) -> None:
     positions_over_a_turn(maker, reported)
     judgement = judge(maker)
-    assert found(judgement) == ({"X6"} if reported == 6 else set())
-    assert results(judgement)["X6"].examined == 1
+    assert found(judgement) == ({"positions-after-turn"} if reported == 6 else set())
+    assert results(judgement)["positions-after-turn"].examined == 1
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -104,7 +106,7 @@ def test_a_busy_machine_is_excused_only_where_it_handed_nothing_over(
     maker.record.backend = "process"
     if ended:
         maker.event(103 * MS, "b1", "exit", cause="stop")
-    result = results(judge(maker))["X6"]
+    result = results(judge(maker))["positions-after-turn"]
     assert (result.verdict is Verdict.VIOLATED, bool(result.excused)) == (not ended, ended)
 
 
@@ -131,7 +133,7 @@ def test_a_position_that_may_be_forgotten(maker: RunMaker, cause: str) -> None:
         maker.record.facts["elects"] = False
     elif cause == "no turn":
         maker.events = [one for one in maker.events if one[3] != "handover"]
-    result = results(judge(maker))["X6"]
+    result = results(judge(maker))["positions-after-turn"]
     assert result.verdict is Verdict.NOT_APPLICABLE, result
 
 
@@ -146,7 +148,7 @@ def lose(maker: RunMaker, leader: str, trouble: str) -> None:
 
 def test_a_lost_register_changes_nothing(maker: RunMaker) -> None:
     lose(maker, "b1", "it is gone")
-    result = results(judge(maker))["X5"]
+    result = results(judge(maker))["no-other-leader"]
     assert (result.verdict, result.examined) == (Verdict.OK, 1)
 
 
@@ -159,8 +161,8 @@ def test_a_lost_register_elects_or_is_not_told(
 ) -> None:
     lose(maker, leader, trouble)
     judgement = judge(maker)
-    assert found(judgement) == {"X5"}
-    assert results(judgement)["X5"].findings[0].startswith(text)
+    assert found(judgement) == {"no-other-leader"}
+    assert results(judgement)["no-other-leader"].findings[0].startswith(text)
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
@@ -172,7 +174,7 @@ def test_who_led_may_have_said_so_long_before(maker: RunMaker, is_ended: bool) -
     maker.strike(4 * SECOND, "ns1", "register", step=LOST)
     maker.event(4100 * MS, "b1", "sample", master=True)
     maker.strike(4200 * MS, "ns1", "heal", step=LOST)
-    findings = results(judge(maker))["X5"].findings
+    findings = results(judge(maker))["no-other-leader"].findings
     assert [text.partition(",")[0] for text in findings] == ["b1 leads"] * is_ended
 
 
@@ -180,4 +182,8 @@ def test_who_led_stops_with_the_register(maker: RunMaker) -> None:
     maker.strike(100 * MS, "ns1", "register", step=LOST)
     maker.strike(5 * SECOND, "ns1", "heal", step=LOST)
     judgement = judge(maker)
-    assert results(judgement)["X5"].findings[0].startswith("nothing was acknowledged in 4.9 s")
+    assert (
+        results(judgement)["no-other-leader"]
+        .findings[0]
+        .startswith("nothing was acknowledged in 4.9 s")
+    )

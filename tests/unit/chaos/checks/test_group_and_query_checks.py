@@ -601,77 +601,80 @@ def forgotten_by_a_disk(run: RunMaker) -> None:
 
 
 CASES: list[tuple[Change, set[str]]] = [
-    (skipped, {"A22"}),
+    (skipped, {"group-skip"}),
     (not_passed_yet, set()),
-    (stored_before_it_was_got, {"A41"}),
+    (stored_before_it_was_got, {"early-commit"}),
     (stored_when_another_member_had_got_it, set()),
-    (stored_before_it_was_unwanted, {"A33"}),
-    (reset_before, {"A22"}),
-    (skipped_and_wanted, {"A22"}),
+    (stored_before_it_was_unwanted, {"unwanted-tag"}),
+    (reset_before, {"group-skip"}),
+    (skipped_and_wanted, {"group-skip"}),
     (skipped_and_unwanted, set()),
-    (got_what_it_did_not_ask_for, {"A33"}),
+    (got_what_it_did_not_ask_for, {"unwanted-tag"}),
     (went_back_and_got_that, set()),
-    (went_back_and_got_another, {"A34"}),
+    (went_back_and_got_another, {"rewind"}),
     (went_back_and_got_its_queue_again, set()),
-    (went_back_and_got_what_is_before, {"A34"}),
+    (went_back_and_got_what_is_before, {"rewind"}),
     (went_back_to_what_did_not_count_yet, set()),
     (went_back_twice, set()),
-    (went_back_twice_and_got_the_first_place, {"A34"}),
+    (went_back_twice_and_got_the_first_place, {"rewind"}),
     (begun_early_after_going_back, set()),
-    (forgotten, {"A24", "A35", "A37"}),
+    (forgotten, {"offset-regress", "forgotten-offset", "wrong-reported-offset"}),
     (forgotten_by_one_that_led_in_between, set()),
-    (forgotten_over_planned_turns, {"A24"}),
+    (forgotten_over_planned_turns, {"offset-regress"}),
     (forgotten_over_a_kill, set()),
-    (forgotten_by_a_disk, {"A37"}),
-    (forgotten_beside_another_member, {"A24", "A35"}),
-    (forgotten_beside_another_member_without_answer, {"A24", "A35"}),
-    (committed_twice, {"A24", "A35"}),
-    (committed_twice_to_ours, {"A24", "A35", "A37"}),
-    (committed_another_before, {"A24", "A35", "A37"}),
-    (committed_less_since, {"A24"}),
-    (forgotten_after_another_member_left, {"A24", "A35", "A37"}),
-    (forgotten_by_a_kill, {"A24", "A35"}),
+    (forgotten_by_a_disk, {"wrong-reported-offset"}),
+    (forgotten_beside_another_member, {"offset-regress", "forgotten-offset"}),
+    (forgotten_beside_another_member_without_answer, {"offset-regress", "forgotten-offset"}),
+    (committed_twice, {"offset-regress", "forgotten-offset"}),
+    (committed_twice_to_ours, {"offset-regress", "forgotten-offset", "wrong-reported-offset"}),
+    (committed_another_before, {"offset-regress", "forgotten-offset", "wrong-reported-offset"}),
+    (committed_less_since, {"offset-regress"}),
+    (
+        forgotten_after_another_member_left,
+        {"offset-regress", "forgotten-offset", "wrong-reported-offset"},
+    ),
+    (forgotten_by_a_kill, {"offset-regress", "forgotten-offset"}),
     (forgotten_by_a_kill_after_a_pause, set()),
-    (forgotten_by_a_kill_before_a_pause, {"A35"}),
+    (forgotten_by_a_kill_before_a_pause, {"forgotten-offset"}),
     (forgotten_by_a_kill_at_once, set()),
     (forgotten_by_a_kill_before_the_answer_came, set()),
-    (not_known_to_its_slave, {"A24"}),
-    (begun_too_early, {"A24"}),
+    (not_known_to_its_slave, {"offset-regress"}),
+    (begun_too_early, {"offset-regress"}),
     (not_persisted_yet, set()),
     (killed_before_it_was_persisted, set()),
-    (killed_long_after_it_was_persisted, {"A24"}),
-    (slave_killed_before_it_was_persisted, {"A24"}),
-    (stopped_after_the_commit, {"A24"}),
-    (committed_beyond, {"A25"}),
-    (stored_beyond, {"A25"}),
+    (killed_long_after_it_was_persisted, {"offset-regress"}),
+    (slave_killed_before_it_was_persisted, {"offset-regress"}),
+    (stopped_after_the_commit, {"offset-regress"}),
+    (committed_beyond, {"offset-overrun"}),
+    (stored_beyond, {"offset-overrun"}),
     (stored_at_the_end, set()),
-    (not_found_in_recovery, {"A17"}),
-    (not_found_in_an_index_with_untold_damage, {"A17"}),
+    (not_found_in_recovery, {"query-mismatch"}),
+    (not_found_in_an_index_with_untold_damage, {"query-mismatch"}),
     (not_found_in_a_damaged_index, set()),
-    (not_found_in_an_index_that_was_built_again, {"A17"}),
-    (not_found_where_a_table_was_damaged, {"A17"}),
-    (not_found_in_fault_phase, {"A17w"}),
+    (not_found_in_an_index_that_was_built_again, {"query-mismatch"}),
+    (not_found_where_a_table_was_damaged, {"query-mismatch"}),
+    (not_found_in_fault_phase, {"query-miss-under-faults"}),
     (not_found_at_once, set()),
-    (another_found, {"A17"}),
+    (another_found, {"query-mismatch"}),
     (found_where_it_is, set()),
-    (failed_at_the_end, {"A17"}),
-    (bounds_crossed, {"A18"}),
-    (beyond_the_end, {"A18"}),
-    (back, {"A18"}),
+    (failed_at_the_end, {"query-mismatch"}),
+    (bounds_crossed, {"bound-error"}),
+    (beyond_the_end, {"bound-error"}),
+    (back, {"bound-error"}),
     (back_after_a_cut, set()),
     (rising, set()),
-    (behind_the_first_message, {"A18"}),
+    (behind_the_first_message, {"bound-error"}),
     (at_the_first_message, set()),
-    (told_more, {"A24", "A36", "A37"}),
-    (told_more_by_a_slave, {"A24"}),
-    (given_in_another_order, {"A38"}),
-    (too_early_a_message, {"A19"}),
-    (no_message, {"A19"}),
-    (too_late_a_message, {"A19"}),
+    (told_more, {"offset-regress", "offset-without-message", "wrong-reported-offset"}),
+    (told_more_by_a_slave, {"offset-regress"}),
+    (given_in_another_order, {"delivery-order"}),
+    (too_early_a_message, {"time-search"}),
+    (no_message, {"time-search"}),
+    (too_late_a_message, {"time-search"}),
     (the_message_of_the_time, set()),
-    (after_a_clock_step, {"A19"}),
+    (after_a_clock_step, {"time-search"}),
     (after_a_clock_step_of_a_foreign_broker, set()),
-    (stored_before_the_one_in_front, {"A19s"}),
+    (stored_before_the_one_in_front, {"store-times-rise"}),
 ]
 
 
@@ -699,7 +702,9 @@ def test_a_member_may_ask_for_a_while_until_it_is_killed(
     run.event(start_s * SECOND, "b1", "start", role="master", id=0)
     if kill_s is not None:
         run.strike(kill_s * SECOND, "consumer-1", "kill", targets=["consumer-1"])
-    assert ("A36" in found(run.judge(only=["A36"]))) == expected
+    assert (
+        "offset-without-message" in found(run.judge(only=["offset-without-message"]))
+    ) == expected
 
 
 @pytest.mark.parametrize(
@@ -714,14 +719,14 @@ def test_a_place_may_be_passed_at_a_second_master(
     run.strike(at_s * SECOND, "b2", "double", step=step, targets=["b2"], for_s=1.0)
     run.strike((at_s + 1) * SECOND, "b2", "heal", step=step, targets=["b2"])
     run.event((at_s + 1) * SECOND, "b2", "start", role="SLAVE", id=1)
-    result = results(run.judge(only=["A41"]))["A41"]
+    result = results(run.judge(only=["early-commit"]))["early-commit"]
     assert (result.found, result.allowed_found) == expected
 
 
 def test_warnings_do_not_fail_a_run(run: RunMaker) -> None:
     not_found_in_fault_phase(run)
     judgement = run.judge()
-    assert found(judgement) == {"A17w"}
+    assert found(judgement) == {"query-miss-under-faults"}
     assert str(judgement.verdict) == "pass"
     assert judgement.finding_ids == []
 
@@ -729,15 +734,15 @@ def test_warnings_do_not_fail_a_run(run: RunMaker) -> None:
 def test_redeliveries_are_a_figure(run: RunMaker) -> None:
     deliver(run, 4, 2, 88 * SECOND, process=5)
     deliver(run, 4, 2, 88 * SECOND + 1, process=5)
-    result = results(run.judge())["A23"]
+    result = results(run.judge())["redelivery"]
     assert result.passed
     assert result.figures == {"again": 2, "copies_max": 3}
 
 
 def test_without_groups_their_checks_are_beside_the_point(run: RunMaker) -> None:
     run.delivered = []
-    judgement = run.judge(only=["A23"])
-    assert str(results(judgement)["A23"].verdict) == "not-applicable"
+    judgement = run.judge(only=["redelivery"])
+    assert str(results(judgement)["redelivery"].verdict) == "not-applicable"
 
 
 @pytest.mark.parametrize(("at_ms", "expected"), [(240, (0, 1)), (79_000, (1, 0))])
@@ -746,7 +751,7 @@ def test_what_was_passed_before_it_was_lost_may_be_committed_again(
 ) -> None:
     run = RunMaker(tmp_path / "run", nodes=("b1",))
     lost_later(run, got_ns=at_ms * MS)
-    result = results(run.judge(only=["A25"]))["A25"]
+    result = results(run.judge(only=["offset-overrun"]))["offset-overrun"]
     assert (result.found, result.allowed_found) == expected
 
 
@@ -760,7 +765,7 @@ def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
     filtered_before_a_loss(
         run, begun_ns=at_ms * MS, is_answered=is_answered, lost_ns=90 * MS, queue=-1
     )
-    result = results(run.judge(only=["A41"]))["A41"]
+    result = results(run.judge(only=["early-commit"]))["early-commit"]
     assert (result.found, result.allowed_found) == expected
 
 
@@ -785,7 +790,7 @@ def test_a_place_is_given_again_only_where_messages_were_lost(
     )
     if newer:
         run.sends[8] = Sent(8, invoked_ns=97 * MS, returned_ns=99 * MS)
-    result = results(run.judge(only=["A41"]))["A41"]
+    result = results(run.judge(only=["early-commit"]))["early-commit"]
     assert (result.found, result.allowed_found) == expected
 
 
@@ -801,7 +806,7 @@ def test_a_lost_message_of_another_tag_is_passed_without_being_given(
     lost_and_replaced(run)
     in_group(run, *tags)
     run.rows.append(lambda _run, _built, ids: [ids.commit(0, COUNT // 2, at_ms * MS)])
-    result = results(run.judge(only=["A22"]))["A22"]
+    result = results(run.judge(only=["group-skip"]))["group-skip"]
     assert (result.found, result.allowed_found) == expected
 
 
@@ -830,5 +835,5 @@ def test_who_was_given_what_was_lost_is_beyond_what_comes_to_stand_there(
     run.specs.append(spec_of(COUNT))
     run.sends.append(Sent(COUNT, invoked_ns=300 * MS, returned_ns=305 * MS))
     run.delivered = list(range(COUNT - 2))
-    result = results(run.judge(only=["A22"]))["A22"]
+    result = results(run.judge(only=["group-skip"]))["group-skip"]
     assert (result.found, result.allowed_found) == expected

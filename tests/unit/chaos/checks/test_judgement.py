@@ -15,13 +15,13 @@ from rocketbed.chaos.evidence.trace import Trace, read_trace
 from tests.support.plain_passes import form
 from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, found, results
 
-GOOD = judged("A1 lost write", 1, "messages", [])
-ANOMALY = judged("A3 phantom", 1, "messages", ["wrong"])
-WARNING = judged("A19 time search", 1, "searches", ["wrong"], severity=Severity.WARNING)
-STALL = judged("L5 replicas equal", 1, "waits", ["wrong"], severity=Severity.LIVENESS)
-CRASH = judged("C1 no node ended by itself", 1, "nodes", ["wrong"], severity=Severity.CRASH)
-MISSING = not_run("A8 moved write", "places", "no log")
-BESIDE = not_applicable("A22 group skip", "messages", "no group")
+GOOD = judged("lost-write", 1, "messages", [])
+ANOMALY = judged("phantom-write", 1, "messages", ["wrong"])
+WARNING = judged("time-search", 1, "searches", ["wrong"], severity=Severity.WARNING)
+STALL = judged("replicas-equal", 1, "waits", ["wrong"], severity=Severity.LIVENESS)
+CRASH = judged("no-unexpected-exit", 1, "nodes", ["wrong"], severity=Severity.CRASH)
+MISSING = not_run("moved-write", "places", "no log")
+BESIDE = not_applicable("group-skip", "messages", "no group")
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def test_the_row_says_all_of_it(run: RunMaker) -> None:
     run.strike(SECOND, "b2", "pause", for_s=1.0)
     row = json.loads(json.dumps(run.judge().as_row()))
     assert (row["verdict"], row["exit_code"], row["digest"]) == ("anomaly", 1, "abc")
-    assert row["finding_ids"] == ["2.3", "A1"]
+    assert row["finding_ids"] == ["loss-within-bound", "lost-write"]
     first = row["findings"][0]
-    assert (first["id"], first["name"], first["severity"]) == ("A1", "lost write", "S")
+    assert (first["id"], first["severity"]) == ("lost-write", "S")
     assert first["examples"][0]["value"] == 99
-    assert {entry["id"] for entry in row["waiting"]} == {"A20", "A21"}
+    assert {entry["id"] for entry in row["waiting"]} == {"dirty-half", "lost-commit"}
     assert row["faults"][0]["step"] == "pause b2"
     assert row["rto"][0]["rto_s"] is None
 
@@ -76,7 +76,7 @@ def test_a_crash_is_worse_than_a_stall(run: RunMaker) -> None:
     run.record.stalls = [Stall(what="leader", subject="b", reason="nobody")]
     judgement = run.judge()
     assert (str(judgement.verdict), judgement.exit_code) == ("crashed", 3)
-    assert judgement.finding_ids == ["C1", "L1"]
+    assert judgement.finding_ids == ["leader-serves", "no-unexpected-exit"]
 
 
 def test_a_cut_history_proves_nothing(run: RunMaker) -> None:
@@ -86,9 +86,9 @@ def test_a_cut_history_proves_nothing(run: RunMaker) -> None:
     judgement = judge_run(run.path)
     assert (str(judgement.verdict), judgement.exit_code) == ("unknown", 6)
     by_id = results(judgement)
-    assert by_id["A1"].verdict is Verdict.DID_NOT_RUN
-    assert "the last one returned at" in by_id["H1"].note
-    assert by_id["R1"].passed
+    assert by_id["lost-write"].verdict is Verdict.DID_NOT_RUN
+    assert "the last one returned at" in by_id["history"].note
+    assert by_id["equal-logs"].passed
 
 
 def test_a_cut_history_does_not_hide_a_broken_store(run: RunMaker) -> None:
@@ -111,14 +111,14 @@ def test_a_missing_store_is_not_a_pass(run: RunMaker) -> None:
     run.record.save(run.path)
     judgement = judge_run(run.path)
     assert str(judgement.verdict) == "unknown"
-    assert "elsewhere" in results(judgement)["E1"].note
+    assert "elsewhere" in results(judgement)["evidence"].note
 
 
 def test_a_master_nobody_knows_is_not_a_pass(run: RunMaker) -> None:
     run.record.leaders = {}
     judgement = run.judge()
     assert str(judgement.verdict) == "unknown"
-    assert "had no master" in results(judgement)["A1"].note
+    assert "had no master" in results(judgement)["lost-write"].note
 
 
 def test_a_trace_that_is_none_is_not_a_pass(run: RunMaker) -> None:
@@ -149,14 +149,19 @@ def test_a_check_that_crashes_is_not_a_pass(run: RunMaker, monkeypatch: pytest.M
     monkeypatch.setattr("rocketbed.chaos.checks.messages.phantom_writes.run", crash)
     judgement = run.judge()
     assert str(judgement.verdict) == "unknown"
-    assert "RuntimeError('boom') at test_judgement.py:" in results(judgement)["A3"].note
+    assert "RuntimeError('boom') at test_judgement.py:" in results(judgement)["phantom-write"].note
 
 
 def test_only_some_checks(run: RunMaker) -> None:
     run.sends.append(Sent(99, queue_offset=12, physical=9000))
-    judgement = run.judge(only=["A3", "A8"])
+    judgement = run.judge(only=["phantom-write", "moved-write"])
     assert str(judgement.verdict) == "pass"
-    assert {result.id for result in judgement.results} == {"H1", "E1", "A3", "A8"}
+    assert {result.id for result in judgement.results} == {
+        "history",
+        "evidence",
+        "phantom-write",
+        "moved-write",
+    }
 
 
 def test_an_empty_run_is_not_a_pass(run: RunMaker) -> None:
@@ -184,7 +189,12 @@ def test_both_forms_say_the_same(run: RunMaker) -> None:
     with form(plain=True):
         in_plain = judge_run(run.path).as_row()
     assert judge_run(run.path).as_row() == in_plain
-    assert found(judge_run(run.path)) >= {"A1", "A2", "A7", "A8"}
+    assert found(judge_run(run.path)) >= {
+        "lost-write",
+        "unseen-message",
+        "inconsistent-offset",
+        "moved-write",
+    }
 
 
 def test_a_history_of_foreign_rows_is_cut(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables of a run's nodes, images included: unaltered groups (S21), positions (S28)."""
+"""Tables of a run's nodes, images included: unaltered groups, positions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -62,9 +62,9 @@ def committed(run: RunMaker, time_ns: int, offset: int = GIVEN) -> None:
     ("fields", "expected"),
     [
         ({"retryMaxTimes": 16, "consumeEnable": True}, set()),
-        ({"retryMaxTimes": 3}, {"S21"}),
-        ({"consumeEnable": False}, {"S21"}),
-        ({"attributes": {"priority": "1"}}, {"S21"}),
+        ({"retryMaxTimes": 3}, {"tables-complete"}),
+        ({"consumeEnable": False}, {"tables-complete"}),
+        ({"attributes": {"priority": "1"}}, {"tables-complete"}),
     ],
 )
 @pytest.mark.parametrize("place", ["stores/b3", "images/b2-1"])
@@ -73,16 +73,18 @@ def test_groups_are_as_they_were_made(
 ) -> None:
     image(run, "b2", None)
     groups(run, place, **fields)
-    assert found(run.judge(only=["S21"])) == expected
+    assert found(run.judge(only=["tables-complete"])) == expected
 
 
-@pytest.mark.parametrize(("group", "expected"), [("group-1", {"S21"}), ("another", set())])
+@pytest.mark.parametrize(
+    ("group", "expected"), [("group-1", {"tables-complete"}), ("another", set())]
+)
 def test_nothing_is_forbidden_to_a_group_of_the_run(
     run: RunMaker, group: str, expected: set[str]
 ) -> None:
     table = {"subscriptionGroupTable": {}, "forbiddenTable": {group: {TOPIC: 4}}}
     run.after.append(lambda path: write_table(path / "stores/b1", "subscriptionGroup.json", table))
-    assert found(run.judge(only=["S21"])) == expected
+    assert found(run.judge(only=["tables-complete"])) == expected
 
 
 def has_it(run: RunMaker) -> None:
@@ -167,7 +169,7 @@ def test_a_kill_leaves_a_master_its_positions(
     run: RunMaker, change: Change, expected: tuple[int, int]
 ) -> None:
     change(run)
-    result = results(run.judge(only=["S28"]))["S28"]
+    result = results(run.judge(only=["positions-in-images"]))["positions-in-images"]
     assert (result.found, result.allowed_found) == expected, result.findings
 
 
@@ -217,7 +219,7 @@ def test_a_topic_has_its_queues_unless_its_master_never_copied_them(
 
     run.after.append(after)
     change(run)
-    result = results(run.judge(only=["S21"]))["S21"]
+    result = results(run.judge(only=["tables-complete"]))["tables-complete"]
     assert (result.found, result.allowed_found) == expected, result.findings
 
 
@@ -235,5 +237,5 @@ def test_a_send_makes_a_topic_with_as_many_queues_to_write_as_to_read(
 
     run.after.append(after)
     promoted(run, 3)
-    result = results(run.judge(only=["S21"]))["S21"]
+    result = results(run.judge(only=["tables-complete"]))["tables-complete"]
     assert (result.found, result.allowed_found) == expected, result.findings

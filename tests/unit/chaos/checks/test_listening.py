@@ -1,4 +1,4 @@
-"""Calls of listener functions: A26 to A29, A42, A43, A45.
+"""Calls of listener functions: times, order, owners, dead letters.
 
 A message of level 2 is sent at 60 s and delivered to both groups at 62 s; if its function refuses
 it, it is delivered again at level 3, then 4.
@@ -17,7 +17,16 @@ from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, found
 
 Change = Callable[[RunMaker], None]
 LOOSE, ORDERED = 101, 102
-IDS = ["A26", "A27", "A27w", "A28", "A29", "A42", "A43", "A45"]
+IDS = [
+    "early-delayed-call",
+    "listener-never-called",
+    "late-delayed-call",
+    "retries-and-dead-letters",
+    "double-queue-owner",
+    "delayed-duplicate",
+    "listener-order",
+    "late-ordered-call",
+]
 VALUE = 500
 TOLD_NS = 60 * SECOND
 DUE_NS = 62 * SECOND
@@ -657,97 +666,100 @@ def taken_again_in_order(run: RunMaker) -> None:
     ("change", "expected"),
     [
         (as_it_should_be, set()),
-        (late_in_order, {"A45"}),
+        (late_in_order, {"late-ordered-call"}),
         (nearly_late_in_order, set()),
         (late_in_order_after_a_fault, set()),
-        (late_in_order_long_after_a_fault, {"A45"}),
+        (late_in_order_long_after_a_fault, {"late-ordered-call"}),
         (late_in_order_behind_another, set()),
-        (tried_again_late_in_order, {"A45"}),
+        (tried_again_late_in_order, {"late-ordered-call"}),
         (taken_again_in_order, set()),
         (without_an_answer, set()),
-        (early, {"A26"}),
+        (early, {"early-delayed-call"}),
         (early_by_a_clock, set()),
-        (before_it_was_sent, {"A26"}),
-        (early_before_a_clock, {"A26"}),
-        (early_by_a_clients_clock, {"A26"}),
-        (late, {"A27w"}),
-        (by_one_group_only, {"A27"}),
-        (refused_and_not_again, {"A27"}),
+        (before_it_was_sent, {"early-delayed-call"}),
+        (early_before_a_clock, {"early-delayed-call"}),
+        (early_by_a_clients_clock, {"early-delayed-call"}),
+        (late, {"late-delayed-call"}),
+        (by_one_group_only, {"listener-never-called"}),
+        (refused_and_not_again, {"listener-never-called"}),
         (dead_letters_unread, set()),
-        (dead_letters_unread_and_one_call_too_few, {"A27"}),
+        (dead_letters_unread_and_one_call_too_few, {"listener-never-called"}),
         (lost, set()),
         (put_back_and_lost, set()),
-        (put_back_and_lost_by_one_that_stayed, {"A27"}),
+        (put_back_and_lost_by_one_that_stayed, {"listener-never-called"}),
         (put_back_and_lost_by_one_that_came_back, set()),
-        (put_back_and_lost_and_put_back, {"A27"}),
-        (lost_before, {"A27"}),
+        (put_back_and_lost_and_put_back, {"listener-never-called"}),
+        (lost_before, {"listener-never-called"}),
         (promoted_without_it, set()),
-        (promoted_before_the_refusal, {"A27"}),
+        (promoted_before_the_refusal, {"listener-never-called"}),
         (left_in_order_after_a_promotion, set()),
         (left_in_order_after_a_second_master, set()),
-        (left_in_order_after_a_promotion_that_kept_it, {"A27", "A42", "A43"}),
-        (stayed_in_order_after_a_promotion, {"A27"}),
-        (promoted_with_what_came_later, {"A27"}),
-        (promoted_with_all_there_was, {"A27"}),
+        (
+            left_in_order_after_a_promotion_that_kept_it,
+            {"listener-never-called", "delayed-duplicate", "listener-order"},
+        ),
+        (stayed_in_order_after_a_promotion, {"listener-never-called"}),
+        (promoted_with_what_came_later, {"listener-never-called"}),
+        (promoted_with_all_there_was, {"listener-never-called"}),
         (down_when_it_was_due, set()),
-        (down_before_it_was_due, {"A27"}),
-        (elected_without_it, {"A27"}),
+        (down_before_it_was_due, {"listener-never-called"}),
+        (elected_without_it, {"listener-never-called"}),
         (passed_at_a_second_master, set()),
-        (passed_before_a_second_master, {"A27"}),
-        (passed_there_before_a_second_master, {"A27"}),
+        (passed_before_a_second_master, {"listener-never-called"}),
+        (passed_there_before_a_second_master, {"listener-never-called"}),
         (passed_long_after_a_second_master, set()),
         (delayed_passed_long_after_a_second_master, set()),
-        (passed_by_what_came_after_a_second_master, {"A27"}),
-        (delayed_passed_by_what_came_after_a_second_master, {"A27"}),
+        (passed_by_what_came_after_a_second_master, {"listener-never-called"}),
+        (delayed_passed_by_what_came_after_a_second_master, {"listener-never-called"}),
         (dead_at_last, set()),
-        (dead_too_soon, {"A28"}),
-        (again_too_soon, {"A26"}),
-        (dead_and_taken, {"A28"}),
-        (dead_twice, {"A28"}),
+        (dead_too_soon, {"retries-and-dead-letters"}),
+        (again_too_soon, {"early-delayed-call"}),
+        (dead_and_taken, {"retries-and-dead-letters"}),
+        (dead_twice, {"retries-and-dead-letters"}),
         (dead_twice_after_two_refusals, set()),
-        (called_once_more, {"A28"}),
-        (called_once_more_in_order, {"A28"}),
+        (called_once_more, {"retries-and-dead-letters"}),
+        (called_once_more_in_order, {"retries-and-dead-letters"}),
         (called_once_more_in_order_where_nothing_was_safe, set()),
-        (called_once_more_in_order_where_nothing_had_been_safe, {"A28"}),
+        (called_once_more_in_order_where_nothing_had_been_safe, {"retries-and-dead-letters"}),
         (called_once_more_in_the_fault_phase, set()),
-        (refused_to_its_sender, {"A28"}),
-        (again_late, {"A27w"}),
-        (usually_again, {"A27w"}),
+        (refused_to_its_sender, {"retries-and-dead-letters"}),
+        (again_late, {"late-delayed-call"}),
+        (usually_again, {"late-delayed-call"}),
         (usually_again_in_time, set()),
         (again_late_now_and_then, set()),
         (again_after_another_refusal, set()),
-        (after_one_behind_it, {"A43"}),
+        (after_one_behind_it, {"listener-order"}),
         (begun_again, set()),
-        (begun_again_in_another_order, {"A43"}),
+        (begun_again_in_another_order, {"listener-order"}),
         (begun_again_where_another_was, set()),
         (after_a_loss, set()),
-        (a_try_left_out, {"A28"}),
-        (another_body, {"A28"}),
-        (what_nobody_told, {"A28"}),
+        (a_try_left_out, {"retries-and-dead-letters"}),
+        (another_body, {"retries-and-dead-letters"}),
+        (what_nobody_told, {"retries-and-dead-letters"}),
         (twice_from_one_place, set()),
-        (at_two_places, {"A42"}),
-        (two_owners, {"A29"}),
-        (two_by_one_owner, {"A29"}),
+        (at_two_places, {"delayed-duplicate"}),
+        (two_owners, {"double-queue-owner"}),
+        (two_by_one_owner, {"double-queue-owner"}),
         (one_after_the_other, set()),
         (two_loose_ones, set()),
         (two_owners_after_a_start, set()),
-        (two_owners_long_after_a_start, {"A29"}),
-        (two_owners_after_a_start_of_a_slave, {"A29"}),
+        (two_owners_long_after_a_start, {"double-queue-owner"}),
+        (two_owners_after_a_start_of_a_slave, {"double-queue-owner"}),
         (two_owners_after_an_election, set()),
-        (two_owners_long_after_an_election, {"A29"}),
+        (two_owners_long_after_an_election, {"double-queue-owner"}),
         (two_owners_after_a_start_of_who_was_elected, set()),
-        (two_owners_after_a_start_of_who_was_not, {"A29"}),
+        (two_owners_after_a_start_of_who_was_not, {"double-queue-owner"}),
         (two_owners_after_a_pause, set()),
-        (two_owners_soon_after_a_pause, {"A29"}),
-        (two_owners_after_a_planned_election, {"A29"}),
-        (two_owners_after_a_clean_stop, {"A29"}),
+        (two_owners_soon_after_a_pause, {"double-queue-owner"}),
+        (two_owners_after_a_planned_election, {"double-queue-owner"}),
+        (two_owners_after_a_clean_stop, {"double-queue-owner"}),
         (two_owners_after_a_kill, set()),
         (two_owners_after_a_stop_that_nobody_waited_for, set()),
         (two_owners_after_a_stop_and_a_start_that_nobody_waited_for, set()),
         (two_owners_after_an_election_that_another_step_was_near, set()),
         (two_owners_after_a_planned_election_soon_after_a_fault, set()),
         (two_owners_at_the_end_of_a_long_pause, set()),
-        (two_owners_long_after_a_pause, {"A29"}),
+        (two_owners_long_after_a_pause, {"double-queue-owner"}),
     ],
 )
 def test_what_listeners_were_called_for(run: RunMaker, change: Change, expected: set[str]) -> None:
@@ -763,7 +775,7 @@ def test_where_nobody_listened_there_is_nothing_to_look_at(tmp_path: Path) -> No
 def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) -> None:
     late(run)
     run.record.recovery_ns = 0
-    assert run.judge(only=IDS).result("A27w").verdict is Verdict.NOT_APPLICABLE
+    assert run.judge(only=IDS).result("late-delayed-call").verdict is Verdict.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(("has_fault", "expected"), [(True, "not-applicable"), (False, "violated")])
@@ -774,7 +786,7 @@ def test_without_a_fault_nothing_may_be_late_before_the_recovery_phase(
     run.record.recovery_ns = 70 * SECOND
     if has_fault:
         run.strike(2 * SECOND, "b1", "reset")
-    assert str(run.judge(only=IDS).result("A27w").verdict) == expected
+    assert str(run.judge(only=IDS).result("late-delayed-call").verdict) == expected
 
 
 @pytest.mark.parametrize(
@@ -811,7 +823,10 @@ def test_messages_are_told_where_they_stand(
 
     run.rows.append(rows)
     is_wrong = is_found or bool(changed and not is_waiting)
-    assert run.judge(only=["A44"]).result("A44").found == is_wrong
+    assert (
+        run.judge(only=["listener-wrong-position"]).result("listener-wrong-position").found
+        == is_wrong
+    )
 
 
 def _stands(accepted: dict[str, int], built: Made, stays: str) -> dict[str, int]:
@@ -856,7 +871,7 @@ def test_a_delayed_message_was_passed_only_at_its_own_place(
     run.strike(40 * SECOND, "b1", "powercut", written=3_000, durable=2_000)
     run.event(40 * SECOND, "b1", "exit", cause="powercut", reason="")
     run.event(41 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
-    result = run.judge(only=["A27"]).result("A27")
+    result = run.judge(only=["listener-never-called"]).result("listener-never-called")
     assert (result.found, result.allowed_found) == expected
 
 
@@ -885,5 +900,5 @@ def test_a_member_in_order_that_left_is_excused_only_where_the_record_is_gone(
     run.strike(TOLD_NS + SECOND, "b1", "powercut", written=9_000, durable=100)
     run.event(TOLD_NS + SECOND, "b1", "exit", cause="powercut", reason="")
     run.event(TOLD_NS + SECOND + MS, "b1", "start", role="ASYNC_MASTER", id=0)
-    result = run.judge(only=["A27"]).result("A27")
+    result = run.judge(only=["listener-never-called"]).result("listener-never-called")
     assert (result.found, result.allowed_found) == expected

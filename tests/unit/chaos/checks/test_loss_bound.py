@@ -1,4 +1,4 @@
-"""The bound of chaos.md 2.3 and I7, case by case.
+"""The bound of chaos.md 2.3 and `acked-before-durable`, case by case.
 
 The log of these runs is built, and traces report its ends: what each node had written and what was
 on disk at each time. Message `v` ends at `ends[v]`.
@@ -116,14 +116,14 @@ def test_async_flush_may_lose_what_was_not_on_disk(bound: Bound) -> None:
     assert (row["allowed_messages"], row["lost"], row["outside"]) == (4, 2, 0)
     assert (row["above_offset"], row["unclean_loss"]) == (bound.ends[19], 2)
     assert "allowed 4 messages" in row["text"]
-    result = results(judgement)["A1"]
+    result = results(judgement)["lost-write"]
     assert (result.found, result.allowed_found) == (0, 2)
     (line,) = result.excused
     assert line.excuse == Excuse("power cut of b1, which came back as master", CUT_NS, BACK_NS)
     assert (line.count, line.values) == (2, (22, 23))
-    assert list(judgement.ledger[line.excuse]) == ["A1"]
+    assert list(judgement.ledger[line.excuse]) == ["lost-write"]
     assert excuse_texts(judgement, bound.run.record) == [
-        "A1 2 by: power cut of b1, which came back as master (0:00.4 to 0:00.5)"
+        "lost-write 2 by: power cut of b1, which came back as master (0:00.4 to 0:00.5)"
     ]
 
 
@@ -131,30 +131,30 @@ def test_what_may_be_lost_is_a_miss_where_the_scenario_expects_no_loss(bound: Bo
     cut_master(bound, durable=20, kept_messages=22)
     bound.run.record.expect = Expectation(loss="none")
     judgement = bound.judge()
-    assert found(judgement) == {"X3"}
-    assert results(judgement)["X3"].found == 2
+    assert found(judgement) == {"nothing-lost"}
+    assert results(judgement)["nothing-lost"].found == 2
     assert judgement.exit_code == 2
 
 
 def test_nothing_on_disk_may_be_lost(bound: Bound) -> None:
     cut_master(bound, durable=20, kept_messages=18)
     judgement = bound.judge()
-    assert {"A1", "2.3"} <= found(judgement)
-    lost = {example.value for example in results(judgement)["A1"].examples}
+    assert {"lost-write", "loss-within-bound"} <= found(judgement)
+    lost = {example.value for example in results(judgement)["lost-write"].examples}
     assert lost == {18, 19}
     assert judgement.exit_code == 1
 
 
 def test_sync_flush_loses_nothing_by_a_power_cut(bound: Bound) -> None:
-    """Nor what the disk did not have: then it was acknowledged too soon, which I7 reports."""
+    """A message that the disk did not have was acknowledged too soon: another check reports it."""
     bound.promise(flush="sync")
     cut_master(bound, durable=20, kept_messages=20)
     judgement = bound.judge()
-    assert {"A1", "2.3", "I7"} <= found(judgement)
-    assert results(judgement)["I7"].found == 4
+    assert {"lost-write", "loss-within-bound", "acked-before-durable"} <= found(judgement)
+    assert results(judgement)["acked-before-durable"].found == 4
 
 
-@pytest.mark.parametrize(("before", "expected"), [(0, set()), (1, {"I7"})])
+@pytest.mark.parametrize(("before", "expected"), [(0, set()), (1, {"acked-before-durable"})])
 def test_what_listeners_are_sent_is_acknowledged_like_all_else(
     bound: Bound, before: int, expected: set[str]
 ) -> None:
@@ -170,15 +170,18 @@ def test_what_listeners_are_sent_is_acknowledged_like_all_else(
         return [ids.row(Function.TELL, topic=ids.told, process=1, value=500, **place, **times)]
 
     bound.run.rows.append(rows)
-    assert found(bound.run.judge(only=["I7"])) == expected
+    assert found(bound.run.judge(only=["acked-before-durable"])) == expected
 
 
 @pytest.mark.parametrize(
     ("lied_ns", "expected"),
     [
         (1 * MS, set()),
-        (CUT_NS - 10 * MS, {"I7"}),  # it acknowledged too soon before
-        (CUT_NS + 10 * MS, {"I7", "A1", "2.3"}),  # and nothing had lied when the power went
+        (CUT_NS - 10 * MS, {"acked-before-durable"}),  # it acknowledged too soon before
+        (
+            CUT_NS + 10 * MS,
+            {"acked-before-durable", "lost-write", "loss-within-bound"},
+        ),  # and nothing had lied when the power went
     ],
 )
 def test_a_disk_that_lied_excuses_its_node_from_then_on(
@@ -187,7 +190,7 @@ def test_a_disk_that_lied_excuses_its_node_from_then_on(
     bound.promise(flush="sync")
     bound.run.events.append((lied_ns, *_disk_step("b1", "lost-fsync")))
     cut_master(bound, durable=20, kept_messages=20)
-    assert expected <= found(bound.judge()) <= expected | {"A2", "A13"}
+    assert expected <= found(bound.judge()) <= expected | {"unseen-message", "vanished-read"}
 
 
 def _disk_step(node: str, fault: str) -> tuple[Function, str, str, dict[str, Any]]:
@@ -203,8 +206,8 @@ def test_the_lost_are_all_above_one_offset(bound: Bound) -> None:
     for node in ("b1", "b2", "b3"):
         bound.run.logs[node] = bound.run.specs
     judgement = bound.judge()
-    assert {"A1", "2.3"} <= found(judgement)
-    assert [example.value for example in results(judgement)["A1"].examples] == [15]
+    assert {"lost-write", "loss-within-bound"} <= found(judgement)
+    assert [example.value for example in results(judgement)["lost-write"].examples] == [15]
     assert judgement.bounds[0]["outside"] == 1
 
 
@@ -215,7 +218,7 @@ def test_a_kill_takes_nothing(bound: Bound) -> None:
     bound.back("b1", messages=COUNT)
     bound.survive(COUNT - 1)
     judgement = bound.judge()
-    assert {"A1", "2.3"} <= found(judgement)
+    assert {"lost-write", "loss-within-bound"} <= found(judgement)
     assert judgement.bounds == []
 
 
@@ -225,7 +228,7 @@ def test_a_slaves_power_cut_takes_nothing(bound: Bound) -> None:
     bound.writes("b3")
     bound.run.event(CUT_NS, "b2", "exit", cause="powercut")
     bound.survive(COUNT - 1)
-    assert {"A1", "2.3"} <= found(bound.judge())
+    assert {"lost-write", "loss-within-bound"} <= found(bound.judge())
 
 
 @pytest.mark.parametrize("emptied", [("b2", "b3"), ("b2",), ()])
@@ -254,10 +257,10 @@ def test_a_new_disk_loses_all_once_the_slaves_that_hold_it_are_emptied(
     (row,) = judgement.bounds
     if len(emptied) < 2:
         assert row["allowed_messages"] == 0
-        assert "A1" in found(judgement)
+        assert "lost-write" in found(judgement)
         return
     assert (row["lost"], row["unclean_loss"], row["outside"]) == (COUNT, COUNT, 0)
-    assert found(judgement) <= {"A24"}
+    assert found(judgement) <= {"offset-regress"}
 
 
 @pytest.mark.parametrize(
@@ -283,7 +286,7 @@ def test_the_power_cut_of_a_master_takes_no_copies_of_slaves(
     bound.back("b1", messages=20)
     bound.survive(20)
     judgement = bound.judge()
-    assert ("A1" in found(judgement)) == (not is_allowed and not lag and not is_damaged)
+    assert ("lost-write" in found(judgement)) == (not is_allowed and not lag and not is_damaged)
 
 
 def promote(bound: Bound, node: str, *, messages: int) -> None:
@@ -318,7 +321,7 @@ def test_the_promoted_may_have_lost_what_was_damaged_there(
     bound.holds("b2", CUT_NS - MS, messages=COUNT - 3)
     promote(bound, "b2", messages=COUNT - 3)
     judgement = bound.judge()
-    assert ("A1" in found(judgement)) == (not is_allowed)
+    assert ("lost-write" in found(judgement)) == (not is_allowed)
     (row,) = judgement.bounds
     assert row["allowed_messages"] == 3 * is_allowed
 
@@ -334,7 +337,7 @@ def test_who_is_elected_may_not_have_lost_what_was_damaged_there(bound: Bound) -
     bound.run.event(CUT_NS - MS, "b2", "reported", event="store.recovery_finding", text="cut")
     bound.holds("b2", CUT_NS - MS, messages=COUNT - 3)
     promote(bound, "b2", messages=COUNT - 3)
-    assert "A1" in found(bound.judge())
+    assert "lost-write" in found(bound.judge())
 
 
 def test_async_replication_loses_what_the_promoted_did_not_have(bound: Bound) -> None:
@@ -354,8 +357,8 @@ def test_the_promoted_loses_nothing_that_it_had(bound: Bound) -> None:
     promote(bound, "b2", messages=COUNT - 3)
     bound.survive(COUNT - 5)
     judgement = bound.judge()
-    assert {"A1", "2.3"} <= found(judgement)
-    assert {example.value for example in results(judgement)["A1"].examples} == {19, 20}
+    assert {"lost-write", "loss-within-bound"} <= found(judgement)
+    assert {example.value for example in results(judgement)["lost-write"].examples} == {19, 20}
 
 
 def test_sync_replication_promises_a_copy(bound: Bound) -> None:
@@ -367,8 +370,8 @@ def test_sync_replication_promises_a_copy(bound: Bound) -> None:
     bound.writes("b3", lag=5)
     promote(bound, "b2", messages=COUNT - 3)
     judgement = bound.judge()
-    assert {"A1", "2.3", "I7"} <= found(judgement)
-    assert results(judgement)["A1"].found == 3
+    assert {"lost-write", "loss-within-bound", "acked-before-durable"} <= found(judgement)
+    assert results(judgement)["lost-write"].found == 3
 
 
 def test_promoting_the_shorter_slave_is_unclean_and_allowed(bound: Bound) -> None:
@@ -392,8 +395,8 @@ def test_a_controller_must_not_choose_the_shorter_slave(bound: Bound) -> None:
     promote(bound, "b2", messages=COUNT - 4)
     bound.holds("b3", BACK_NS + 1, messages=COUNT - 4)
     judgement = bound.judge()
-    assert {"A1", "2.3"} <= found(judgement)
-    assert results(judgement)["A1"].found == 4
+    assert {"lost-write", "loss-within-bound"} <= found(judgement)
+    assert results(judgement)["lost-write"].found == 4
 
 
 def test_a_bound_that_was_not_observed_is_not_guessed(bound: Bound) -> None:
@@ -402,7 +405,7 @@ def test_a_bound_that_was_not_observed_is_not_guessed(bound: Bound) -> None:
     bound.back("b1", messages=COUNT)
     judgement = bound.judge()
     assert str(judgement.verdict) == "unknown"
-    assert "how far its log reached is unknown" in results(judgement)["2.3"].note
+    assert "how far its log reached is unknown" in results(judgement)["loss-within-bound"].note
 
 
 def test_an_event_tells_what_no_trace_does(bound: Bound) -> None:
@@ -415,7 +418,7 @@ def test_an_event_tells_what_no_trace_does(bound: Bound) -> None:
     assert judgement.bounds[0]["allowed_messages"] == 4
 
 
-# --- I7
+# --- acknowledged before durable
 
 
 def test_acknowledged_before_the_flush(bound: Bound) -> None:
@@ -424,8 +427,8 @@ def test_acknowledged_before_the_flush(bound: Bound) -> None:
     for node in ("b2", "b3"):
         bound.writes(node)
     judgement = bound.judge()
-    assert found(judgement) == {"I7"}
-    result = results(judgement)["I7"]
+    assert found(judgement) == {"acked-before-durable"}
+    result = results(judgement)["acked-before-durable"]
     assert result.found == COUNT - 10
     assert "not on disk at b1" in result.findings[0]
 
@@ -436,8 +439,8 @@ def test_acknowledged_before_the_replica(bound: Bound) -> None:
     bound.writes("b2")
     bound.writes("b3", lag=1)
     judgement = bound.judge()
-    assert found(judgement) == {"I7"}
-    assert "only at b1, b2" in results(judgement)["I7"].findings[0]
+    assert found(judgement) == {"acked-before-durable"}
+    assert "only at b1, b2" in results(judgement)["acked-before-durable"].findings[0]
 
 
 @pytest.mark.parametrize("copies", [1, 2])
@@ -448,7 +451,7 @@ def test_acknowledged_in_time(bound: Bound, copies: int) -> None:
     bound.writes("b3", lag=8, durable=2)
     judgement = bound.judge()
     assert found(judgement) == set()
-    assert results(judgement)["I7"].examined == COUNT
+    assert results(judgement)["acked-before-durable"].examined == COUNT
 
 
 def test_a_change_of_that_very_moment_counts(bound: Bound) -> None:
@@ -490,9 +493,9 @@ def test_a_stale_log_of_the_right_length_is_no_copy(bound: Bound) -> None:
     """After unclean loss a slave that refused holds as many bytes, with other content."""
     diverge(bound)
     judgement = bound.judge()
-    late = [example.value for example in results(judgement)["I7"].examples]
+    late = [example.value for example in results(judgement)["acked-before-durable"].examples]
     assert late == [30, 31]
-    assert results(judgement)["R1"].allowed_found == 2
+    assert results(judgement)["equal-logs"].allowed_found == 2
 
 
 @pytest.mark.parametrize(("following", "allowed"), [(False, 2), (True, 0)])
@@ -506,7 +509,7 @@ def test_other_software_may_not_follow_with_another_log(
         if node == "b3":
             role["following"] = following
         bound.run.event(2 * SECOND, node, "sample", written=bound.ends[21], **role)
-    result = results(bound.judge())["R1"]
+    result = results(bound.judge())["equal-logs"]
     assert result.allowed_found == allowed
     assert result.found == 2 - allowed
 
@@ -527,8 +530,8 @@ def test_a_node_that_gives_readers_what_is_not_on_its_disk(
         return [row._replace(node=number) for pair in rows for row in pair]
 
     bound.run.rows.append(pulls)
-    judgement = bound.run.judge(only=["I11"])
-    result = results(judgement)["I11"]
+    judgement = bound.run.judge(only=["read-before-flush"])
+    result = results(judgement)["read-before-flush"]
     assert [one.value for one in result.examples] == expected, result
 
 
@@ -547,7 +550,7 @@ def test_an_answer_may_be_on_its_way_while_its_disk_is_lost(
         return [row._replace(node=ids.b1) for row in rows]
 
     bound.run.rows.append(pull)
-    result = results(bound.run.judge(only=["I11"]))["I11"]
+    result = results(bound.run.judge(only=["read-before-flush"]))["read-before-flush"]
     assert [one.value for one in result.examples] == expected, result
 
 
@@ -585,14 +588,14 @@ def test_a_former_master_that_follows_again_has_the_whole_log(
     first, second, third = judgement.bounds
     assert (first["lost"], second["allowed_messages"]) == (4, 0 if following else 6)
     assert third["allowed_messages"] == 0
-    assert ("A1" in found(judgement)) == following
+    assert ("lost-write" in found(judgement)) == following
 
 
 @pytest.mark.parametrize("began_anew", [True, False])
 def test_a_slave_that_says_to_empty_it_is_right_where_one_began_anew(
     bound: Bound, began_anew: bool
 ) -> None:
-    """L5 reports the operator's work, and whether there was a reason."""
+    """`replicas-equal` reports the operator's work, and whether there was a reason."""
     for node in ("b1", "b2", "b3"):
         bound.writes(node)
     if began_anew:
@@ -602,7 +605,7 @@ def test_a_slave_that_says_to_empty_it_is_right_where_one_began_anew(
         bound.holds("b1", CUT_NS - 7 * MS, messages=3)
     promote(bound, "b2", messages=COUNT)
     bound.run.event(SECOND, "b1", "wipe", reason="nothing is common")
-    result = results(bound.judge())["L5"]
+    result = results(bound.judge())["replicas-equal"]
     if began_anew:
         (line,) = result.excused
         assert line.excuse.cause == "an operator emptied b1, which said: nothing is common"

@@ -196,34 +196,34 @@ def in_order_twice(run: RunMaker) -> None:
 
 
 CASES: list[tuple[Change, set[str]]] = [
-    (lost, {"A1", "2.3"}),
+    (lost, {"lost-write", "loss-within-bound"}),
     (unknown_fate, set()),
-    (unread, {"A2"}),
+    (unread, {"unseen-message"}),
     (unread_unknown, set()),
-    (phantom, {"A3"}),
-    (not_sent, {"A4"}),
-    (other_body, {"A4"}),
-    (delivered_unknown, {"A4", "A7", "A13"}),
-    (doubled, {"A5"}),
+    (phantom, {"phantom-write"}),
+    (not_sent, {"unknown-value"}),
+    (other_body, {"unknown-value"}),
+    (delivered_unknown, {"unknown-value", "inconsistent-offset", "vanished-read"}),
+    (doubled, {"duplicate"}),
     (retried, set()),
-    (two_at_one_offset, {"A7", "R1"}),
+    (two_at_one_offset, {"inconsistent-offset", "equal-logs"}),
     (shorter_slave, set()),
-    (moved, {"A8"}),
+    (moved, {"moved-write"}),
     (place_not_told, set()),
-    (overtaken, {"A9"}),
+    (overtaken, {"nonmonotonic-send"}),
     (side_by_side, set()),
-    (pull_goes_back_within, {"A10", "A11"}),
+    (pull_goes_back_within, {"nonmonotonic-poll", "poll-skip"}),
     (pull_rises, set()),
-    (pull_skips_within, {"A11"}),
-    (pull_begins_late, {"A12"}),
-    (pull_begins_early, {"A12"}),
+    (pull_skips_within, {"poll-skip"}),
+    (pull_begins_late, {"wrong-poll-position"}),
+    (pull_begins_early, {"wrong-poll-position"}),
     (pull_where_asked, set()),
-    (led_back, {"A10e"}),
+    (led_back, {"reader-goes-back"}),
     (sought_back, set()),
-    (led_beyond, {"A11e"}),
+    (led_beyond, {"reader-skip"}),
     (sought_beyond, set()),
-    (vanished, {"A13"}),
-    (read_too_soon, {"A14"}),
+    (vanished, {"vanished-read"}),
+    (read_too_soon, {"future-read"}),
     (read_while_sent, set()),
     (in_order_twice, set()),
 ]
@@ -243,13 +243,13 @@ def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str], p
 def test_a_clean_run_passes(run: RunMaker) -> None:
     judgement = run.judge()
     assert judgement.verdict is RunVerdict.PASS, [
-        (result.title, result.note) for result in judgement.results if not result.harmless
+        (result.id, result.note) for result in judgement.results if not result.harmless
     ]
     assert judgement.exit_code == 0
     by_id = results(judgement)
-    assert by_id["A1"].examined == COUNT
-    assert by_id["A4"].examined == 5 * COUNT
-    assert by_id["A22"].examined == COUNT
+    assert by_id["lost-write"].examined == COUNT
+    assert by_id["unknown-value"].examined == 5 * COUNT
+    assert by_id["group-skip"].examined == COUNT
 
 
 def test_ordered_messages_in_another_order(run: RunMaker) -> None:
@@ -263,11 +263,11 @@ def test_ordered_messages_in_another_order(run: RunMaker) -> None:
         ],
     )
     judgement = run.judge()
-    assert found(judgement) == {"A15"}
-    assert "operation 0" in results(judgement)["A15"].findings[0]
+    assert found(judgement) == {"order-violation"}
+    assert "operation 0" in results(judgement)["order-violation"].findings[0]
 
 
-@pytest.mark.parametrize(("offset", "expected"), [(0, set()), (None, {"A15"})])
+@pytest.mark.parametrize(("offset", "expected"), [(0, set()), (None, {"order-violation"})])
 def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
     tmp_path: Path, offset: int | None, expected: set[str]
 ) -> None:
@@ -292,12 +292,17 @@ def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
         ]
 
     add(run, rows)
-    assert found(run.judge(only=["A15"])) == expected
+    assert found(run.judge(only=["order-violation"])) == expected
 
 
 @pytest.mark.parametrize(
     ("offset", "at_s", "expected"),
-    [(0, 55, set()), (1, 55, {"A15"}), (0, 20, {"A15"}), (None, 55, {"A15"})],
+    [
+        (0, 55, set()),
+        (1, 55, {"order-violation"}),
+        (0, 20, {"order-violation"}),
+        (None, 55, {"order-violation"}),
+    ],
 )
 def test_ordered_messages_where_the_reader_had_got_a_second_masters(
     run: RunMaker, offset: int | None, at_s: int, expected: set[str]
@@ -320,13 +325,13 @@ def test_ordered_messages_where_the_reader_had_got_a_second_masters(
         ]
 
     add(run, rows)
-    assert found(run.judge(only=["A15"])) == expected
+    assert found(run.judge(only=["order-violation"])) == expected
 
 
 def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
     run.strike(100 * MS, "b2", "pause", for_s=1.0)
     run.sends[12] = Sent(12, physical=17)
-    (example,) = results(run.judge())["A8"].examples
+    (example,) = results(run.judge())["moved-write"].examples
     assert (example.value, example.topic, example.queue, example.offset) == (12, "Trial", 0, 6)
     assert example.roles == {"b1": "master", "b2": "paused", "b3": "slave"}
     assert example.faults == ["pause b2"]
@@ -334,7 +339,9 @@ def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
     assert example.around[3].startswith("offset 6: value 12")
 
 
-@pytest.mark.parametrize(("reported", "expected"), [(False, {"A2", "A8"}), (True, set())])
+@pytest.mark.parametrize(
+    ("reported", "expected"), [(False, {"unseen-message", "moved-write"}), (True, set())]
+)
 def test_a_record_that_was_damaged_is_not_where_it_was(
     run: RunMaker, reported: bool, expected: set[str]
 ) -> None:
@@ -346,13 +353,13 @@ def test_a_record_that_was_damaged_is_not_where_it_was(
     run.event(SECOND, "b2", "damaged", hit=hit, kind="flip", untold=False)
     if reported:
         run.event(2 * SECOND, "b2", "reported", event="store.unqueued_record", text="Trial")
-    assert found(run.judge(only=["A2", "A8"])) == expected
+    assert found(run.judge(only=["unseen-message", "moved-write"])) == expected
 
 
 def test_examples_are_the_first_and_the_farthest(run: RunMaker) -> None:
     run.specs = [spec_of(value) for value in range(60)]
     run.sends = [Sent(value, physical=100_000 * value + 1) for value in range(60)]
-    result = results(run.judge())["A8"]
+    result = results(run.judge())["moved-write"]
     assert result.found == 60
     shown_values = [example.value for example in result.examples]
     assert len(shown_values) == 32
@@ -362,5 +369,5 @@ def test_examples_are_the_first_and_the_farthest(run: RunMaker) -> None:
 
 def test_a_long_lag_is_a_figure(run: RunMaker) -> None:
     add(run, lambda ids, built: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND))
-    result = results(run.judge())["A16"]
+    result = results(run.judge())["read-lag"]
     assert result.figures["lag_max_ms"] == pytest.approx(60_000 - 25)

@@ -1,4 +1,4 @@
-"""L7: messages sent in the recovery phase are stored, or were refused for a known reason."""
+"""Messages sent in the recovery phase are stored, or were refused for a known reason."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -69,9 +69,9 @@ def refuse_a_batch(maker: RunMaker, *, retried_outcome: Outcome | None = None) -
 @pytest.mark.parametrize(("absent", "is_found"), [(2, False), (3, True)])
 def test_one_in_a_hundred_may_be_absent(maker: RunMaker, absent: int, is_found: bool) -> None:
     store_all_but(maker, absent)
-    judgement = maker.judge(only=("L7",))
-    assert found(judgement) == ({"L7"} if is_found else set())
-    assert results(judgement)["L7"].examined >= SENT
+    judgement = maker.judge(only=("sends-succeed",))
+    assert found(judgement) == ({"sends-succeed"} if is_found else set())
+    assert results(judgement)["sends-succeed"].examined >= SENT
 
 
 @pytest.mark.parametrize(("counted", "is_found"), [(8, False), (7, True)])
@@ -80,14 +80,14 @@ def test_what_nodes_counted_as_refused_is_excused(
 ) -> None:
     store_all_but(maker, 10)
     count_refusals(maker, counted)
-    assert found(maker.judge(only=("L7",))) == ({"L7"} if is_found else set())
+    assert found(maker.judge(only=("sends-succeed",))) == ({"sends-succeed"} if is_found else set())
 
 
 def test_a_node_that_nothing_made_busy_may_refuse_nothing(maker: RunMaker) -> None:
     maker.record.facts["burst"] = 0
     store_all_but(maker, 10)
     count_refusals(maker, 10)
-    assert found(maker.judge(only=("L7",))) == {"L7"}
+    assert found(maker.judge(only=("sends-succeed",))) == {"sends-succeed"}
 
 
 def test_a_count_begins_again_with_a_start(maker: RunMaker) -> None:
@@ -95,14 +95,14 @@ def test_a_count_begins_again_with_a_start(maker: RunMaker) -> None:
     maker.event(150 * MS, "b1", "sample", refused=40)
     maker.event(200 * MS, "b1", "start", role="master", id=0)
     maker.event(310 * MS, "b1", "sample", refused=8)
-    assert found(maker.judge(only=("L7",))) == set()
+    assert found(maker.judge(only=("sends-succeed",))) == set()
 
 
 def test_a_refused_batch_is_one_refusal_that_was_told(maker: RunMaker) -> None:
     store_all_but(maker, 10)
     count_refusals(maker, 8)
     refuse_a_batch(maker, retried_outcome=Outcome.OK)
-    texts = results(maker.judge(only=("L7",)))["L7"].findings
+    texts = results(maker.judge(only=("sends-succeed",)))["sends-succeed"].findings
     assert any("refused 7 of them" in str(text) for text in texts)
 
 
@@ -122,13 +122,13 @@ def test_a_refusal_by_a_busy_node(
     maker.record.facts["burst"] = burst
     store_all_but(maker, 0)
     refuse_a_batch(maker, retried_outcome=retried_outcome)
-    assert found(maker.judge(only=("L7",))) == ({"L7"} if is_found else set())
+    assert found(maker.judge(only=("sends-succeed",))) == ({"sends-succeed"} if is_found else set())
 
 
 def test_another_failure_is_one(maker: RunMaker) -> None:
     store_all_but(maker, 0)
     maker.sends[COUNT - 1] = replace(maker.sends[COUNT - 1], outcome=Outcome.FAIL)
-    assert found(maker.judge(only=("L7",))) == {"L7"}
+    assert found(maker.judge(only=("sends-succeed",))) == {"sends-succeed"}
 
 
 RECOVERY_NS = 26_000 * MS
@@ -153,9 +153,9 @@ def test_what_is_asked_in_the_calm_phase_is_answered_soon(
             yield ids.row(function, process=2, queue=0, outcome=outcome, **times)
 
     maker.rows.append(rows)
-    judgement = maker.judge(only=("L10",))
-    assert found(judgement) == ({"L10"} if is_found else set())
-    assert results(judgement)["L10"].examined >= SENT - 100
+    judgement = maker.judge(only=("requests-answered",))
+    assert found(judgement) == ({"requests-answered"} if is_found else set())
+    assert results(judgement)["requests-answered"].examined >= SENT - 100
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,9 @@ def test_what_is_told_in_bursts_may_be_refused_only(
             yield ids.row(Function.TELL, process=2, queue=0, **is_bad, **times)
 
     maker.rows.append(rows)
-    assert found(maker.judge(only=("L10",))) == ({"L10"} if is_found else set())
+    assert found(maker.judge(only=("requests-answered",))) == (
+        {"requests-answered"} if is_found else set()
+    )
 
 
 def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> None:
@@ -185,7 +187,7 @@ def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> N
         yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)
 
     maker.rows.append(rows)
-    texts = results(maker.judge(only=("L10",)))["L10"].findings
+    texts = results(maker.judge(only=("requests-answered",)))["requests-answered"].findings
     assert list(texts) == ["a request send was answered after 4.0 s"]
 
 
@@ -195,7 +197,7 @@ def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker) -> None:
         yield ids.row(Function.COMMIT_OFFSET, process=2, queue=0, outcome=Outcome.INFO, **times)
 
     maker.rows.append(rows)
-    assert found(maker.judge(only=("L10",))) == set()
+    assert found(maker.judge(only=("requests-answered",))) == set()
 
 
 def test_a_run_that_came_to_no_calm_phase_has_no_answers_in_it(maker: RunMaker) -> None:
@@ -205,6 +207,6 @@ def test_a_run_that_came_to_no_calm_phase_has_no_answers_in_it(maker: RunMaker) 
 
     maker.rows.append(rows)
     maker.record.recovery_ns = 0
-    judgement = maker.judge(only=("L10",))
+    judgement = maker.judge(only=("requests-answered",))
     assert found(judgement) == set()
-    assert results(judgement)["L10"].examined == 0
+    assert results(judgement)["requests-answered"].examined == 0

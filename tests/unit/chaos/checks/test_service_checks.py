@@ -12,7 +12,7 @@ from rocketbed.chaos.evidence.history import Outcome
 from rocketbed.chaos.evidence.record import Expectation, read_record
 from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, found, results
 
-IDS = ("X1", "X2", "X3")
+IDS = ("recovery-time", "progress", "nothing-lost")
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def test_an_outage_counts_from_the_last_acknowledgement(
     maker.sends[5] = replace(maker.sends[5], invoked_ns=41 * MS, returned_ns=55 * MS)
     maker.record.expect = Expectation(rto_s=limit_s)
     judgement = maker.judge(only=IDS)
-    assert found(judgement) == ({"X1"} if is_missed else set())
-    result = results(judgement)["X1"]
+    assert found(judgement) == ({"recovery-time"} if is_missed else set())
+    result = results(judgement)["recovery-time"]
     assert result.figures["longest_s"] == 0.955
     if is_missed:
         assert judgement.verdict is RunVerdict.STALLED
@@ -58,7 +58,7 @@ def test_an_outage_counts_from_the_last_acknowledgement(
         assert result.findings == ("producer 1 got no acknowledgement for 0.95 s",)
 
 
-@pytest.mark.parametrize(("others_too", "expected"), [(True, {"X1"}), (False, set())])
+@pytest.mark.parametrize(("others_too", "expected"), [(True, {"recovery-time"}), (False, set())])
 def test_a_wait_without_any_failure_is_an_outage_where_nothing_else_was_answered(
     maker: RunMaker, others_too: bool, expected: set[str]
 ) -> None:
@@ -80,7 +80,7 @@ def test_a_node_that_is_held_excuses_nothing(maker: RunMaker) -> None:
     fail_between(maker, 5, 6, until_ns=30 * SECOND)
     maker.record.expect = Expectation(rto_s=1.0)
     maker.strike(SECOND, "b2", "pause", for_s=20.0)
-    assert found(maker.judge(only=IDS)) == {"X1"}
+    assert found(maker.judge(only=IDS)) == {"recovery-time"}
 
 
 def test_outages_of_attempts() -> None:
@@ -100,22 +100,22 @@ def test_progress_in_the_leanest_time(maker: RunMaker, count: int, is_missed: bo
         maker.sends[value] = replace(maker.sends[value], outcome=Outcome.WEAK)
     maker.record.expect = Expectation(progress=(count, 0.05))
     judgement = maker.judge(only=IDS)
-    assert found(judgement) == ({"X2"} if is_missed else set())
-    assert results(judgement)["X2"].figures == {"fewest": 2, "expected": count}
+    assert found(judgement) == ({"progress"} if is_missed else set())
+    assert results(judgement)["progress"].figures == {"fewest": 2, "expected": count}
 
 
 def test_progress_at_the_beginning_and_end_of_the_fault_phase(maker: RunMaker) -> None:
     maker.record.recovery_ns = 10 * SECOND
     maker.record.expect = Expectation(progress=(1, 9.0))
     judgement = maker.judge(only=IDS)
-    assert found(judgement) == {"X2"}, "nothing came after the first quarter of a second"
+    assert found(judgement) == {"progress"}, "nothing came after the first quarter of a second"
     maker.record.expect = Expectation(progress=(1, 20.0))
-    assert results(judge_again(maker))["X2"].verdict is Verdict.NOT_APPLICABLE
+    assert results(judge_again(maker))["progress"].verdict is Verdict.NOT_APPLICABLE
 
 
 def test_nothing_lost_where_none_is_expected(maker: RunMaker) -> None:
     maker.record.expect = Expectation(loss="none")
-    result = results(maker.judge(only=IDS))["X3"]
+    result = results(maker.judge(only=IDS))["nothing-lost"]
     assert (result.verdict, result.examined) == (Verdict.OK, COUNT)
 
 

@@ -1,4 +1,4 @@
-"""Nodes report the settings that were changed under load: S29."""
+"""Nodes report the settings that were changed under load."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -101,7 +101,7 @@ def test_a_node_says_what_it_was_told(
     started(run, 1)
     showing(run, 19, "500")
     change(run)
-    assert results(run.judge(only=["S29"]))["S29"].found == count
+    assert results(run.judge(only=["settings-kept"]))["settings-kept"].found == count
 
 
 def test_what_it_was_started_with_is_not_known_from_what_it_was_told(tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_what_it_was_started_with_is_not_known_from_what_it_was_told(tmp_path: P
     showing(run, 21, "20")
     started(run, 25)
     showing(run, 30, "500")
-    assert results(run.judge(only=["S29"]))["S29"].found == 0
+    assert results(run.judge(only=["settings-kept"]))["settings-kept"].found == 0
 
 
 def test_nothing_was_changed(tmp_path: Path) -> None:
-    judgement = RunMaker(tmp_path / "run").judge(only=["S29"])
-    assert judgement.result("S29").verdict is Verdict.NOT_APPLICABLE
+    judgement = RunMaker(tmp_path / "run").judge(only=["settings-kept"])
+    assert judgement.result("settings-kept").verdict is Verdict.NOT_APPLICABLE

@@ -1,4 +1,4 @@
-"""Changes of a topic are in every table at the end, and hold meanwhile: S27, A40."""
+"""Changes of a topic are in every table at the end, and hold meanwhile."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -76,20 +76,24 @@ def closed_while_readers_were_paused(run: RunMaker) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (closed_while_a_node_was_paused, {"A40"}),
+        (closed_while_a_node_was_paused, {"read-without-permission"}),
         (closed_while_readers_were_paused, set()),
         (as_it_should_be, set()),
-        (queues_forgotten, {"S27"}),
-        (permission_forgotten, {"S27"}),
-        (closed_while_they_read, {"A40"}),
+        (queues_forgotten, {"topic-changes-kept"}),
+        (permission_forgotten, {"topic-changes-kept"}),
+        (closed_while_they_read, {"read-without-permission"}),
         (closed_to_senders_while_they_read, set()),
     ],
 )
 def test_changes(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
-    assert found(run.judge(only=["S27", "A40"])) == expected
+    assert found(run.judge(only=["topic-changes-kept", "read-without-permission"])) == expected
 
 
 def test_without_changes_the_checks_do_not_apply(tmp_path: Path) -> None:
-    judgement = RunMaker(tmp_path / "run").judge(only=["S27", "A40"])
-    assert {judgement.result(one).verdict for one in ("S27", "A40")} == {Verdict.NOT_APPLICABLE}
+    judgement = RunMaker(tmp_path / "run").judge(
+        only=["topic-changes-kept", "read-without-permission"]
+    )
+    assert {
+        judgement.result(one).verdict for one in ("topic-changes-kept", "read-without-permission")
+    } == {Verdict.NOT_APPLICABLE}

@@ -14,4 +14,4 @@ def test_tags_are_looked_at_where_a_topic_has_queues_with_tags(
 ) -> None:
     load = f"[load.producer]\ntopics = {topics}\nbatch_queues = {batch_queues}\n"
     plan = read_toml(f'name = "made"\nsteps = []\n{load}[recovery]\nat = "5s"\n', "made").plan(1)
-    assert ("A33f" in checks_due(plan, "sim")) is is_due
+    assert ("broker-tag-filter" in checks_due(plan, "sim")) is is_due

@@ -10,7 +10,7 @@ from rocketbed.chaos.search.runner import Outcome
 
 
 def replayed(wanted: str, found: str) -> Replayed:
-    results = [judged(f"{name} check", 1, "things", [Example("gone")]) for name in found.split()]
+    results = [judged(name, 1, "things", [Example("gone")]) for name in found.split()]
     plan = Plan(name="small", seed=1, shape=Shape(brokers=1))
     outcome = Outcome(
         plan=plan, backend="process", judgement=Judgement(record=None, results=results)
@@ -21,11 +21,21 @@ def replayed(wanted: str, found: str) -> Replayed:
 @pytest.mark.parametrize(
     ("wanted", "found", "said", "is_same"),
     [
-        ("A2 A7", "A7 A2 S6", "A2, A7: found again", True),
-        ("A2 A7 S6", "A2", "A2: found again; A7, S6: not found this time", False),
-        ("A2", "", "A2: not found this time", False),
+        (
+            "unseen-message moved-write",
+            "moved-write unseen-message duplicate",
+            "moved-write, unseen-message: found again",
+            True,
+        ),
+        (
+            "unseen-message moved-write duplicate",
+            "unseen-message",
+            "unseen-message: found again; duplicate, moved-write: not found this time",
+            False,
+        ),
+        ("unseen-message", "", "unseen-message: not found this time", False),
         ("", "", "no findings the first time, nothing this time", True),
-        ("", "A1", "no findings the first time, A1 this time", True),
+        ("", "lost-write", "no findings the first time, lost-write this time", True),
     ],
 )
 def test_what_came_again_is_named(wanted: str, found: str, said: str, is_same: bool) -> None:

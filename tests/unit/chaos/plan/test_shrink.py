@@ -32,7 +32,7 @@ PAIR = plan_of("at 1.5s kill b1", *TEXTS, "at 9.5s promote b2 as p")
 
 def test_ten_steps_become_the_two_that_matter() -> None:
     ran: list[Plan] = []
-    shrunk = shrink_plan(PAIR, "A1", probe_of({"kill b1", "promote b2"}, ran))
+    shrunk = shrink_plan(PAIR, "lost-write", probe_of({"kill b1", "promote b2"}, ran))
     assert [f"{step.verb} {step.target}" for step in shrunk.plan.steps] == ["kill b1", "promote b2"]
     assert shrunk.reproduced
     assert (shrunk.steps_before, shrunk.steps_after) == (10, 2)
@@ -54,7 +54,7 @@ def test_everything_else_becomes_plain() -> None:
             for one in plans
         ]
 
-    shrunk = shrink_plan(plan, "A1", probe)
+    shrunk = shrink_plan(plan, "lost-write", probe)
     assert shrunk.plan.background == Background(disk_ms={"b1": 50.0})
     assert (shrunk.plan.producers.count, shrunk.plan.producers.batch) == (1, 0.0)
     assert (shrunk.plan.producers.topics, shrunk.plan.consumers.count) == (1, 0)
@@ -63,7 +63,7 @@ def test_everything_else_becomes_plain() -> None:
 
 
 def test_a_stall_keeps_its_recovery_phase() -> None:
-    shrunk = shrink_plan(PAIR, "L5", probe_of({"kill b1"}, []))
+    shrunk = shrink_plan(PAIR, "replicas-equal", probe_of({"kill b1"}, []))
     assert shrunk.plan.recovery_s == PAIR.recovery_s
 
 
@@ -73,15 +73,15 @@ def test_durations_are_halved_while_they_may_be() -> None:
     def probe(plans: Sequence[Plan]) -> list[bool]:
         return [bool(one.steps) and (one.steps[0].for_s or 0.0) >= 1.5 for one in plans]
 
-    assert str(shrink_plan(plan, "A1", probe).plan.steps[0]) == "at 1s pause b1 for 2s"
+    assert str(shrink_plan(plan, "lost-write", probe).plan.steps[0]) == "at 1s pause b1 for 2s"
 
 
 def test_concrete_steps_are_tried_first_and_the_scenarios_own_else() -> None:
     plan = plan_of("at 1s kill leader as k", "after k+1s restart @k", "at 5s pause follower:any")
     concrete = tuple(map(parse_step, ["at 1s kill b1", "at 2s restart b1", "at 5s pause b3"]))
-    shrunk = shrink_plan(plan, "A1", probe_of({"kill b1"}, []), concrete=concrete)
+    shrunk = shrink_plan(plan, "lost-write", probe_of({"kill b1"}, []), concrete=concrete)
     assert [str(step) for step in shrunk.plan.steps] == ["at 1s kill b1"]
-    own = shrink_plan(plan, "A1", probe_of({"restart @k"}, []), concrete=concrete)
+    own = shrink_plan(plan, "lost-write", probe_of({"restart @k"}, []), concrete=concrete)
     assert [str(step) for step in own.plan.steps] == [
         "at 1s kill leader as k",
         "after k+1s restart @k",
@@ -89,12 +89,12 @@ def test_concrete_steps_are_tried_first_and_the_scenarios_own_else() -> None:
 
 
 def test_what_does_not_come_back_is_left_as_it_is() -> None:
-    shrunk = shrink_plan(PAIR, "A1", lambda plans: [False] * len(plans))
+    shrunk = shrink_plan(PAIR, "lost-write", lambda plans: [False] * len(plans))
     assert (shrunk.reproduced, shrunk.plan, shrunk.runs) == (False, PAIR, 1)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 7])
 def test_the_budget_ends_it(runs: int) -> None:
     ran: list[Plan] = []
-    shrink_plan(PAIR, "A1", probe_of({"promote b2"}, ran), budget=Budget(runs=runs))
+    shrink_plan(PAIR, "lost-write", probe_of({"promote b2"}, ran), budget=Budget(runs=runs))
     assert runs <= len(ran) <= runs + 1

@@ -41,7 +41,7 @@ def trace(durable_ns: int) -> Trace:
 
 
 def test_a_loss_names_the_power_cut_and_how_long_before_it_was_acknowledged() -> None:
-    judged_, record = judgement(judged("A1 lost write", 9, "messages", [lost(40), lost(10)]))
+    judged_, record = judgement(judged("lost-write", 9, "messages", [lost(40), lost(10)]))
     (root,) = roots(judged_, record, trace(CUT.begin_ns + MS))
     assert root.sentence == (
         "2 messages acknowledged, lost by the power cut of b1 at 0:01.715: not on disk when the"
@@ -53,7 +53,7 @@ def test_a_loss_names_the_power_cut_and_how_long_before_it_was_acknowledged() ->
 
 
 def test_a_loss_of_what_was_on_disk_says_when_it_came_there() -> None:
-    judged_, record = judgement(judged("A1 lost write", 9, "messages", [lost(90)]))
+    judged_, record = judgement(judged("lost-write", 9, "messages", [lost(90)]))
     (root,) = roots(judged_, record, trace(CUT.begin_ns - 50 * MS))
     assert root.sentence.endswith("at 0:01.715: on disk 40 ms after the acknowledgement")
 
@@ -61,7 +61,7 @@ def test_a_loss_of_what_was_on_disk_says_when_it_came_there() -> None:
 def test_the_master_of_that_time_is_blamed_before_a_slave_that_fell_first() -> None:
     example = lost(40)
     example.roles = {"b1": "master", "b2": "slave"}
-    judged_, record = judgement(judged("A1 lost write", 9, "messages", [example]))
+    judged_, record = judgement(judged("lost-write", 9, "messages", [example]))
     slave = FaultSpan("at 1.7s powercut b2", "powercut", ["b2"], CUT.begin_ns - MS, CUT.end_ns, 0)
     judged_.faults.insert(0, slave)
     (root,) = roots(judged_, record, None)
@@ -71,21 +71,25 @@ def test_the_master_of_that_time_is_blamed_before_a_slave_that_fell_first() -> N
 def test_findings_of_one_root_stand_in_one_group_and_others_apart() -> None:
     place = Example("two values", value=77, topic="t", queue=0, offset=40)
     judged_, record = judgement(
-        judged("A7 inconsistent offset", 9, "reads", [place]),
-        judged("A5 duplicate", 9, "reads", [Example("other", value=5)]),
-        judged("I7 acknowledged before its promise", 9, "acknowledgements", [lost(3)]),
-        judged("A1 lost write", 9, "messages", [lost(40)]),
+        judged("inconsistent-offset", 9, "reads", [place]),
+        judged("duplicate", 9, "reads", [Example("other", value=5)]),
+        judged("acked-before-durable", 9, "acknowledgements", [lost(3)]),
+        judged("lost-write", 9, "messages", [lost(40)]),
     )
     first, second = roots(judged_, record, None)
-    assert [one.id for one in first.results] == ["A1", "A7", "I7"]
-    assert [one.id for one in second.results] == ["A5"]
+    assert [one.id for one in first.results] == [
+        "lost-write",
+        "acked-before-durable",
+        "inconsistent-offset",
+    ]
+    assert [one.id for one in second.results] == ["duplicate"]
     assert second.sentence == "duplicate: fails for 1 of 9 reads"
 
 
 def crash(node: str, time_ns: int) -> CheckResult:
     example = Example(f"{node} ended by itself: boom", node=node, time_ns=time_ns)
     severity = Severity.CRASH
-    return judged("C1 no node ended by itself", 3, "nodes", [example], severity=severity)
+    return judged("no-unexpected-exit", 3, "nodes", [example], severity=severity)
 
 
 def stall(title: str, text: str) -> CheckResult:
@@ -102,41 +106,53 @@ def groups_of(faults: list[FaultSpan], *results: CheckResult) -> list[list[str]]
 
 def test_a_crash_and_what_waited_for_the_node_stand_in_one_group() -> None:
     stalls = (
-        stall("L5 replicas equal", "b: after 60 s: b1 does not answer"),
-        stall("L1 leader serves", "b: no master serves 60 s after the faults"),
-        stall("L6 nodes stop", "b1: had to be killed"),
+        stall("replicas-equal", "b: after 60 s: b1 does not answer"),
+        stall("leader-serves", "b: no master serves 60 s after the faults"),
+        stall("nodes-stop", "b1: had to be killed"),
     )
     found = groups_of([KILL], *stalls, crash("b1", KILL.end_ns))
-    assert found == [["C1", "L1", "L5", "L6"]]
+    assert found == [["no-unexpected-exit", "leader-serves", "replicas-equal", "nodes-stop"]]
 
 
 def test_findings_of_other_nodes_stay_apart() -> None:
-    other = stall("L5 replicas equal", "b: after 60 s: b2 does not answer")
-    assert groups_of([KILL], crash("b1", KILL.end_ns), other) == [["C1"], ["L5"]]
+    other = stall("replicas-equal", "b: after 60 s: b2 does not answer")
+    assert groups_of([KILL], crash("b1", KILL.end_ns), other) == [
+        ["no-unexpected-exit"],
+        ["replicas-equal"],
+    ]
 
 
 def test_findings_after_other_steps_stay_apart() -> None:
     """The node was struck again, and that may be why it is waited for."""
-    later = stall("L5 replicas equal", "b: after 60 s: b1 does not answer")
-    assert groups_of([KILL, CUT], crash("b1", KILL.end_ns), later) == [["C1"], ["L5"]]
+    later = stall("replicas-equal", "b: after 60 s: b1 does not answer")
+    assert groups_of([KILL, CUT], crash("b1", KILL.end_ns), later) == [
+        ["no-unexpected-exit"],
+        ["replicas-equal"],
+    ]
 
 
 def test_a_finding_of_which_a_part_is_elsewhere_stays_apart() -> None:
     time_ns = KILL.end_ns
     examples = [Example("one", node="b1", time_ns=time_ns), Example("other", node="b2", time_ns=1)]
-    mixed = judged("R8 catch-up stall", 9, "samples", examples, severity=Severity.LIVENESS)
-    assert groups_of([KILL], crash("b1", time_ns), mixed) == [["C1"], ["R8"]]
+    mixed = judged("catch-up-stall", 9, "samples", examples, severity=Severity.LIVENESS)
+    assert groups_of([KILL], crash("b1", time_ns), mixed) == [
+        ["no-unexpected-exit"],
+        ["catch-up-stall"],
+    ]
 
 
 def test_findings_without_a_node_stay_apart() -> None:
-    clients = [stall(title, "clients: sends under way") for title in ("L3 producers", "L4 read")]
-    assert groups_of([KILL], *clients) == [["L3"], ["L4"]]
+    clients = [
+        stall(title, "clients: sends under way")
+        for title in ("producers-continue", "everything-read")
+    ]
+    assert groups_of([KILL], *clients) == [["producers-continue"], ["everything-read"]]
 
 
 def test_a_dot_stands_where_the_loss_happened_with_a_line_to_what_showed_it() -> None:
-    judged_, record = judgement(judged("A1 lost write", 9, "messages", [lost(40)]))
+    judged_, record = judgement(judged("lost-write", 9, "messages", [lost(40)]))
     found = roots(judged_, record, None)
     drawing = timeline(Story(end_s=10.0, recovery_s=0.0, roles={"b1": []}), judged_, found)
     assert '<a href="#root-1"><circle' in drawing
-    assert '<a href="#find-A1-1"><circle' in drawing
+    assert '<a href="#find-lost-write-1"><circle' in drawing
     assert drawing.count('class="thread"') == 1

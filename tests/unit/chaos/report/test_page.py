@@ -143,9 +143,9 @@ def test_a_red_page_names_the_finding_and_what_was_around_it(
     text = page_of(outcome, directory)
     assert outcome.verdict == "anomaly"
     assert "A promise was broken." in text
-    assert 'id="check-I7"' in text
+    assert 'id="check-acked-before-durable"' in text
     assert outcome.judgement is not None
-    first = outcome.judgement.result("I7").examples[0]
+    first = outcome.judgement.result("acked-before-durable").examples[0]
     assert grouped(first.text) in text
     assert 'class="cause"' in text
     assert text.index("acknowledged before the promise was kept") < text.index("A promise")
@@ -163,7 +163,7 @@ def test_the_console_ends_with_verdict_loss_and_findings(
     assert outcome.record is not None
     lines = summary_text(outcome.judgement, outcome.record).splitlines()
     assert lines[0].startswith("ANOMALY  page, seed 1, sim")
-    assert any(line.startswith("  FINDING I7") for line in lines)
+    assert any(line.startswith("  FINDING acked-before-durable") for line in lines)
     assert any(line.startswith("loss:     allowed") for line in lines)
 
 
@@ -178,7 +178,7 @@ def test_the_console_explains_why_checks_do_not_apply_if_asked(
     assert "no topic is ordered" not in short
     full = summary_text(outcome.judgement, outcome.record, explain=True)
     assert "--explain" not in full
-    assert "  A15: no topic is ordered" in full.splitlines()
+    assert "  order-violation: no topic is ordered" in full.splitlines()
 
 
 def test_thinning_keeps_the_extremes_of_each_column() -> None:

@@ -67,7 +67,7 @@ def test_what_failed_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
         f"small-{MISSED}-sim",
     ]
     assert (tmp_path / f"small-{MISSED}-sim" / "index.html").exists()
-    assert any(line.startswith(f"seed {MISSED}: stalled  X2") for line in lines)
+    assert any(line.startswith(f"seed {MISSED}: stalled  progress") for line in lines)
 
 
 def test_a_capability_that_is_missing_skips_the_whole(tmp_path: Path) -> None:
@@ -84,17 +84,21 @@ def test_a_capability_that_is_missing_skips_the_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seeds", "ran_in", "code", "never"),
-    [(200, None, 6, ["S17"]), (200, 150, 0, []), (199, None, 0, ["S17"])],
+    [
+        (200, None, 6, ["write-after-disk-failure"]),
+        (200, 150, 0, []),
+        (199, None, 0, ["write-after-disk-failure"]),
+    ],
 )
 def test_a_large_campaign_fails_for_a_check_that_never_ran(
     monkeypatch: pytest.MonkeyPatch, seeds: int, ran_in: int | None, code: int, never: list[str]
 ) -> None:
     def run_many(plans: Iterable[Plan], *_: object, **__: object) -> Iterator[Outcome]:
         for plan in plans:
-            idle = not_applicable("S17 errors of syncs", "errors", "no disk failed")
-            unasked = not_applicable("X1 recovery time", "producers", UNASKED)
-            ran = judged("S17 errors of syncs", 1, "errors", [])
-            results = [judged("A1 lost write", 1, "messages", []), unasked]
+            idle = not_applicable("write-after-disk-failure", "errors", "no disk failed")
+            unasked = not_applicable("recovery-time", "producers", UNASKED)
+            ran = judged("write-after-disk-failure", 1, "errors", [])
+            results = [judged("lost-write", 1, "messages", []), unasked]
             results.append(ran if plan.seed == ran_in else idle)
             record = RunRecord(scenario="x", backend="sim", seed=1, promise=Promise(), groups={})
             judgement = Judgement(record=record, results=results)
@@ -182,7 +186,8 @@ def test_a_check_that_there_is_not_is_refused_before_the_run(
 ) -> None:
     file = tmp_path / "mine.toml"
     steps = 'steps = ["at 1s kill leader for 1s"]'
-    file.write_text(f'name = "mine"\n{steps}\n[expect]\nchecks = ["S211"]\n')
+    file.write_text(f'name = "mine"\n{steps}\n[expect]\nchecks = ["table-complete"]\n')
     assert main(["chaos", "run", str(file), "--report", str(tmp_path / "out")]) == 64
-    assert "unknown check 'S211'; did you mean 'S21'?" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "unknown check 'table-complete'; did you mean 'tables-complete'?" in error
     assert not (tmp_path / "out").exists()

@@ -212,7 +212,7 @@ def test_a_crashing_check_is_no_pass(places: Path) -> None:
     outcome = run_plan(PLAN, Options(before=break_a_check))
     assert (outcome.verdict, outcome.exit_code) == ("unknown", 6)
     assert outcome.judgement is not None
-    assert "ZeroDivisionError" in outcome.judgement.result("A1").note
+    assert "ZeroDivisionError" in outcome.judgement.result("lost-write").note
 
 
 def test_places_are_on_record_before_they_are_made(
