@@ -11,7 +11,7 @@ from typing import Any, Final
 from rocketbed.chaos.checks.ends import ENDLESS
 from rocketbed.chaos.checks.evidence import Evidence, gather
 from rocketbed.chaos.checks.judgement import load_history
-from rocketbed.chaos.checks.loss_bound import Losses
+from rocketbed.chaos.checks.loss.bound import Losses
 from rocketbed.chaos.evidence.record import HISTORY_FILE, TRACE_FILE, read_record
 from rocketbed.chaos.evidence.trace import read_trace
 

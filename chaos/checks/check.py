@@ -18,7 +18,7 @@ from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.ends import ENDLESS
 from rocketbed.chaos.checks.evidence import Evidence, Rows
 from rocketbed.chaos.checks.keys import pack
-from rocketbed.chaos.checks.loss_bound import Losses
+from rocketbed.chaos.checks.loss.bound import Losses
 from rocketbed.chaos.checks.result import (
     CheckResult,
     Example,

@@ -18,7 +18,8 @@ from typing import Any, Final
 from rocketbed.chaos.checks.check import Case
 from rocketbed.chaos.checks.context import FaultSpan, Surroundings, outages
 from rocketbed.chaos.checks.evidence import Evidence, gather
-from rocketbed.chaos.checks.loss_checks import bound_rows
+from rocketbed.chaos.checks.liveness.service import UNASKED
+from rocketbed.chaos.checks.messages.losses import bound_rows
 from rocketbed.chaos.checks.registry import CHECK_IDS, CHECKS, WAITING
 from rocketbed.chaos.checks.result import (
     CheckResult,
@@ -29,7 +30,6 @@ from rocketbed.chaos.checks.result import (
     judged,
     not_run,
 )
-from rocketbed.chaos.checks.service import UNASKED
 from rocketbed.chaos.evidence.history import History, Outcome, read_history
 from rocketbed.chaos.evidence.record import (
     ACKS_FILE,

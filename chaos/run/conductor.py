@@ -30,7 +30,6 @@ from rocketbed.chaos.plan.targets import consumer_names, listener_names, produce
 from rocketbed.chaos.run.actions import Actions
 from rocketbed.chaos.run.api import Backend, Program
 from rocketbed.chaos.run.chores import chores_of
-from rocketbed.chaos.run.due import checks_due, is_indexed
 from rocketbed.chaos.run.group import Member, groups_of
 from rocketbed.chaos.run.listeners import GROUPS, ORDERED, RETRIES, TOPIC, Hearing, levels_text
 from rocketbed.chaos.run.load import (
@@ -48,6 +47,7 @@ from rocketbed.chaos.run.reading import (
     group_name,
     read_everything,
 )
+from rocketbed.chaos.run.required_checks import is_indexed, required_checks
 from rocketbed.chaos.run.schedule import Schedule
 from rocketbed.chaos.run.targets import Resolver
 from rocketbed.chaos.run.topics import RunTopics
@@ -407,7 +407,7 @@ class Conductor:
         if "target" in collected.facts:
             checks: tuple[str, ...] = ()
         else:
-            checks = checks_due(self.plan, self.backend.name)
+            checks = required_checks(self.plan, self.backend.name)
         # Checks that depend on the steps cannot show anything without them, nor in too short a
         # time.
         scenario_checks = () if record.skipped or self.plan.quick else self.plan.expect.checks

@@ -17,7 +17,7 @@ from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.plan import Background, Plan
 from rocketbed.chaos.plan.step import After, At, Step, parse_step
 from rocketbed.chaos.plan.targets import labels_in
-from rocketbed.chaos.run.due import LIVENESS
+from rocketbed.chaos.run.required_checks import LIVENESS
 from rocketbed.chaos.search.replay import PlanResult, Replay
 from rocketbed.chaos.search.runner import Options, Outcome, run_many, run_plan
 

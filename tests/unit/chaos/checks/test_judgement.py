@@ -146,7 +146,7 @@ def test_a_check_that_crashes_is_not_a_pass(run: RunMaker, monkeypatch: pytest.M
     def crash(_case: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("rocketbed.chaos.checks.messages.phantom_writes.run", crash)
+    monkeypatch.setattr("rocketbed.chaos.checks.messages.stored.phantom_writes.run", crash)
     judgement = run.judge()
     assert str(judgement.verdict) == "unknown"
     assert "RuntimeError('boom') at test_judgement.py:" in results(judgement)["phantom-write"].note

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.checks.judgement import Judgement, RunVerdict, judge_run
+from rocketbed.chaos.checks.liveness.service import outages
 from rocketbed.chaos.checks.result import Verdict
-from rocketbed.chaos.checks.service import outages
 from rocketbed.chaos.evidence.history import Outcome
 from rocketbed.chaos.evidence.record import Expectation, read_record
 from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, found, results

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.checks.judgement import Judgement, clear_place
+from rocketbed.chaos.checks.liveness.service import UNASKED
 from rocketbed.chaos.checks.result import judged, not_applicable
-from rocketbed.chaos.checks.service import UNASKED
 from rocketbed.chaos.evidence.record import RUN_FILE, Expectation, Promise, RunRecord
 from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.family import Family

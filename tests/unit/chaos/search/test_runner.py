@@ -17,7 +17,7 @@ from typing import NoReturn
 import pytest
 
 from rocketbed.chaos.checks.check import Case
-from rocketbed.chaos.checks.loss_checks import lost_writes
+from rocketbed.chaos.checks.messages.losses import lost_writes
 from rocketbed.chaos.plan.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.search import runner
 from rocketbed.chaos.search.failures import explain, is_full

@@ -1,0 +1,1 @@
+"""Checks of what readers, listeners and queries got."""

@@ -1,0 +1,1 @@
+"""Checks of consumer groups: commits, positions, subscriptions."""

@@ -1,0 +1,1 @@
+"""Checks that everything works again after the faults."""

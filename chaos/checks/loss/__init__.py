@@ -1,0 +1,1 @@
+"""The loss that the configuration and the faults of a run allow."""

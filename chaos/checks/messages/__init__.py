@@ -1,0 +1,1 @@
+"""Checks of sent messages against stored ones."""

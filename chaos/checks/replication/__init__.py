@@ -1,0 +1,1 @@
+"""Checks of replicas against each other, and of changes of the leader."""

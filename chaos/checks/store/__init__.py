@@ -1,0 +1,1 @@
+"""Checks of each node's directory: files, marks, tables, retention, recovery."""
