@@ -1,4 +1,4 @@
-"""A trial that begins with a user's data: a copy of a store directory becomes the master's.
+"""A demo that begins with a user's data: a copy of a store directory becomes the master's.
 
 Before the start the independent reader reads every record of the copy's log; when the cluster
 serves, each of them has to come back through the client, at its place and with its bytes.

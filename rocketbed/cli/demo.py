@@ -76,7 +76,7 @@ def demo(
         return _show_bug(BUG_SEED if seed is None else seed, report)
     try:
         from rocketbed.chaos.demo.old_store import DemoError
-        from rocketbed.chaos.demo.trial import DemoOptions, command_again, run_demo
+        from rocketbed.chaos.demo.run import DemoOptions, command_again, run_demo
         from rocketbed.chaos.plan.errors import ScenarioError
         from rocketbed.chaos.report.text import summary_text
         from rocketbed.chaos.search.failures import explain as describe

@@ -18,7 +18,7 @@ import trio
 
 from rocketbed.chaos.checks.judgement import Judgement, judge_run
 from rocketbed.chaos.checks.result import Verdict
-from rocketbed.chaos.demo.trial import RUN, SECONDS_MIN, DemoOptions, DemoResult, run_demo
+from rocketbed.chaos.demo.run import RUN, SECONDS_MIN, DemoOptions, DemoResult, run_demo
 from rocketbed.chaos.evidence.history import read_history
 from rocketbed.chaos.evidence.record import HISTORY_FILE
 from rocketbed.cli.main import main
@@ -161,7 +161,7 @@ def test_a_lost_message_makes_it_red_and_a_missing_store_is_no_pass(
         erase_last_message(directory)
         return judge_run(directory)
 
-    monkeypatch.setattr("rocketbed.chaos.demo.trial.judge_run", harm_and_judge)
+    monkeypatch.setattr("rocketbed.chaos.demo.run.judge_run", harm_and_judge)
     result = run(tmp_path)
     assert result.judgement.exit_code == 1, result.judgement.findings
     found = verdicts(result)
