@@ -26,10 +26,11 @@ def status_json(rows: list[MemberStatus], groups: Groups) -> object:
             member["brokerName"] = row.member.broker if row.member.is_node else None
         several = {"members": members, "groups": statuses}
         return {**several, "groupErrors": errors} if errors else several
-    for name, status in statuses.items():
-        single = {"members": members, "group": status}
-        return {**single, "groupError": errors[name]} if errors else single
-    return members
+    if not statuses:
+        return members
+    (name, status), *_ = statuses.items()
+    single = {"members": members, "group": status}
+    return {**single, "groupError": errors[name]} if errors else single
 
 
 def status_lines(rows: list[MemberStatus], groups: Groups | None = None) -> list[str]:
