@@ -250,7 +250,7 @@ def test_the_end_is_shown_with_the_verdict_and_the_report(shown: Shown) -> None:
     page.wait_for("live.values.get('verdict')", 120)
     assert page.value("document.getElementById('banner').hidden")
     page.wait_for("!document.getElementById('verdict').hidden")
-    assert page.value("document.getElementById('verdict-word').textContent") == "pass", run.said()
+    assert page.value("document.getElementById('verdict-word').textContent") == "pass", run.output()
     assert page.complaints == []
     for link, words in (("report", "by-hand, seed 3"), ("session", "kill b2 for")):
         address = page.value(f"document.getElementById('link-{link}').href")
@@ -260,8 +260,8 @@ def test_the_end_is_shown_with_the_verdict_and_the_report(shown: Shown) -> None:
     page.wait_for("document.querySelector('h1').textContent.includes('by-hand')")
     assert page.complaints == []
     page.open("about:blank")
-    assert run.wait() == 0, run.said()  # nobody looks any more
-    assert "chaos replay" in run.said()
+    assert run.wait() == 0, run.output()  # nobody looks any more
+    assert "chaos replay" in run.output()
 
 
 def test_a_page_whose_connection_drops_comes_back_by_itself(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def test_a_run_in_containers_is_broken_by_hand(daemon: Daemon, tmp_path: Path) -
         run.do("heal", "b3")
         run.wait_for(follows("b3"))
         run.interrupt()
-        assert run.wait() == 0, run.said()
-    assert "PASS" in run.said()
+        assert run.wait() == 0, run.output()
+    assert "PASS" in run.output()
     assert nothing_left(daemon)
     file = tmp_path / "report" / "LIVE-by-hand-3.rbx"
     again = rocketbed("chaos", "replay", str(file), "--report", str(tmp_path / "again"))
@@ -63,7 +63,7 @@ def test_a_cluster_in_containers_is_watched(daemon: Daemon, tmp_path: Path) -> N
             watch.do("resume", "slave-1")
             watch.wait_for(is_in("slave-1", "running"))
             watch.interrupt()
-            assert watch.wait() == 0, watch.said()
+            assert watch.wait() == 0, watch.output()
     finally:
         assert rocketbed("cluster", "down", "--dir", place, "--remove").returncode == 0
     assert nothing_left(daemon)

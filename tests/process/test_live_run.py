@@ -68,7 +68,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Live]:
         run.do("promote", "b2")
         run.wait_for(lambda values: values["machine:b2"]["role"] == "master")
         run.interrupt()
-        assert run.wait() == 0, run.said()
+        assert run.wait() == 0, run.output()
     assert ours(directory) == []
     return directory, run
 
@@ -83,7 +83,7 @@ def _wait_acknowledged(run: Live, more: int) -> None:
 def test_a_session_is_judged_and_reported(session: tuple[Path, Live]) -> None:
     directory, run = session
     place = directory / "report" / "by-hand-3-process"
-    assert "PASS" in run.said()
+    assert "PASS" in run.output()
     assert (place / "index.html").exists()
     assert json.loads((place / "verdict.json").read_text())["verdict"] == "pass"
     steps = by_verb(read_record(place))
@@ -94,7 +94,7 @@ def test_a_session_is_judged_and_reported(session: tuple[Path, Live]) -> None:
 def test_its_replay_file_does_the_same_again(session: tuple[Path, Live], tmp_path: Path) -> None:
     directory, run = session
     file = directory / "report" / "LIVE-by-hand-3.rbx"
-    assert f"rocketbed chaos replay {file}" in run.said()
+    assert f"rocketbed chaos replay {file}" in run.output()
     answer = rocketbed("chaos", "replay", str(file), "--report", str(tmp_path))
     assert answer.returncode == 0, answer.stdout + answer.stderr
     first = read_record(directory / "report" / "by-hand-3-process")
@@ -105,7 +105,7 @@ def test_its_scenario_does_too(session: tuple[Path, Live], tmp_path: Path) -> No
     directory, run = session
     file = directory / "report" / "LIVE-by-hand-3.toml"
     words = ("chaos", "run", str(file), "--backend", "process", "--seed", "3")
-    assert " ".join(words) in run.said()
+    assert " ".join(words) in run.output()
     answer = rocketbed(*words, "--report", str(tmp_path))
     assert answer.returncode == 0, answer.stdout + answer.stderr
     first = read_record(directory / "report" / "by-hand-3-process")
@@ -135,7 +135,7 @@ def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
             first.wait_for(lambda values: values["phase"]["name"] != "faults")
             first.interrupt()  # the second one breaks off
             assert first.wait() == 130
-            assert second.wait() == 0, second.said()
+            assert second.wait() == 0, second.output()
     assert ours(tmp_path) == []
 
 
@@ -165,7 +165,7 @@ def test_a_local_cluster_is_watched(tmp_path: Path) -> None:
         with live(tmp_path / "log", "cluster", "watch", "--dir", place, "--load", "100") as watch:
             _break_a_local_cluster(watch)
             watch.interrupt()
-            assert watch.wait() == 0, watch.said()
+            assert watch.wait() == 0, watch.output()
         assert rocketbed("cluster", "status", "--dir", place).returncode == 0
         kept = (tmp_path / "cluster" / "watch.toml").read_text()
         for words in ("kill b3 for", "pause b2 for", "promote b2"):
@@ -198,7 +198,7 @@ def test_a_cluster_that_fails_over_is_watched(tmp_path: Path) -> None:
             watch.do("promote", first)
             watch.wait_for(lambda values: master(values) == first)
             watch.interrupt()
-            assert watch.wait() == 0, watch.said()
+            assert watch.wait() == 0, watch.output()
         kept = (tmp_path / "cluster" / "watch.toml").read_text()
         assert "failover = true" in kept
     finally:

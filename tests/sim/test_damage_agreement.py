@@ -105,7 +105,7 @@ def run(step: int, directory: Path) -> dict[str, str]:
     disputes = {}
     for number, case in enumerate(list(cases(images))[::step]):
         image = edited(images[case.stop], case.change)
-        disputes[f"{case.stop}: {case.what}"] = dispute(case, image, directory / str(number))
+        disputes[f"{case.stop}: {case.alteration}"] = dispute(case, image, directory / str(number))
     return disputes
 
 

@@ -12,13 +12,13 @@ def run(step: int) -> dict[Case, str]:
 
 def assert_sound(outcomes: dict[Case, str]) -> None:
     silent = [
-        f"{case.stop}: {case.what}: {text}"
+        f"{case.stop}: {case.alteration}: {text}"
         for case, text in outcomes.items()
         if text.startswith("SILENT") and not explained(case)
     ]
     assert silent == []
     dumb = [
-        f"{case.stop}: {case.what}: {text}"
+        f"{case.stop}: {case.alteration}: {text}"
         for case, text in outcomes.items()
         if text.startswith("refused") and "/store" not in text
     ]

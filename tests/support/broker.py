@@ -83,12 +83,12 @@ class Session:
     async def messages(self, topic: str = "T", *, queue_id: int = 0) -> list[StoredMessage]:
         """Everything in a queue."""
         await self.node.store.dispatched.wait_for(self.node.store.max_offset)
-        found: list[StoredMessage] = []
+        messages_read: list[StoredMessage] = []
         while True:
-            answer = await self.pull(topic, len(found), queue_id=queue_id)
+            answer = await self.pull(topic, len(messages_read), queue_id=queue_id)
             if answer.code != 0:
-                return found
-            found += decode_messages(answer.body)
+                return messages_read
+            messages_read += decode_messages(answer.body)
 
     async def heartbeat(
         self,
@@ -210,7 +210,7 @@ async def serve(world: World, scenario: Scenario, options: tuple[str, ...]) -> A
 
 
 def with_node(scenario: Scenario, *options: str, **solo: Any) -> Any:
-    """What a scenario returns that runs beside a node on an empty disk, in virtual time."""
+    """Result of a scenario that runs beside a node on an empty disk, in virtual time."""
     run = node_run(scenario, *options, **solo)
     assert run.outcome == "ended"
     return run.value

@@ -125,25 +125,31 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any, at: tuple[Any, ...], text: str | None) -> str:
-    """A body as JSON with other text at one place; without what stands there, for None."""
+    """Return the body as JSON with the member at `at` replaced by `text`, or removed if `text` is
+    None.
+    """
     if not at:
         return text or ""
-    wanted = text is not None or len(at) > 1
+    is_present = text is not None or len(at) > 1
     if isinstance(value, list):
-        left = [(number, one) for number, one in enumerate(value) if number != at[0] or wanted]
-        rows = [changed(one, at[1:], text) if n == at[0] else json.dumps(one) for n, one in left]
+        remaining = [
+            (number, one) for number, one in enumerate(value) if number != at[0] or is_present
+        ]
+        rows = [
+            changed(one, at[1:], text) if n == at[0] else json.dumps(one) for n, one in remaining
+        ]
         return f"[{','.join(rows)}]"
     members = [
         f"{json.dumps(key)}:{changed(one, at[1:], text) if key == at[0] else json.dumps(one)}"
         for key, one in value.items()
-        if key != at[0] or wanted
+        if key != at[0] or is_present
     ]
     return f"{{{','.join(members)}}}"
 
 
 @st.composite
 def requests_of(draw: st.DrawFn, code: int) -> Command:
-    """One request of a code: nearly right, or far from it."""
+    """Generate requests of a code: nearly right, or far from it."""
     header = HEADERS[code]
     fields: dict[str, Any] = {}
     for plan in plans(header) if header is not None else ():
@@ -168,5 +174,5 @@ def bodies(code: int) -> st.SearchStrategy[bytes]:
     fine = BODIES.get(code)
     if fine is None:
         return rough
-    other = st.sampled_from(list(places(fine))), st.none() | st.sampled_from(ODD_JSON)
-    return st.tuples(*other).map(lambda row: changed(fine, *row).encode()) | rough
+    change = st.sampled_from(list(places(fine))), st.none() | st.sampled_from(ODD_JSON)
+    return st.tuples(*change).map(lambda row: changed(fine, *row).encode()) | rough

@@ -31,11 +31,11 @@ LONE = Plan(
 """A node that loses power once."""
 
 
-def mutant(function: str, made: str, sources: list[Source]) -> Generated:
+def mutant(function: str, fragment: str, sources: list[Source]) -> Generated:
     """The one of a function that makes a text, with its surroundings."""
     return next(
         one
         for source in sources
         for one in candidates(source)
-        if one.site.function == function and made in one.diff
+        if one.site.function == function and fragment in one.diff
     )

@@ -47,7 +47,7 @@ def route(
 
 
 def port_of(broker: str, number: int = 0) -> int:
-    """Where a member of a broker listens."""
+    """Port of a member of a broker."""
     return 10_000 + 100 * (ord(broker) - ord("a")) + number
 
 
@@ -134,15 +134,15 @@ class Stage:
         return answer(command, ResponseCode.SUCCESS, None, fields)
 
     def name_service(self, command: Command) -> Command:
-        """What a nameserver answers."""
+        """Answer for a nameserver."""
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             brokers = {b.broker_name: b for r in self.routes.values() for b in r.broker_datas}
             info = ClusterInfo(broker_addr_table=brokers, cluster_addr_table={"c": sorted(brokers)})
             return answer(command, body=info.encode())
-        found = self.routes.get(command.fields.get("topic", ""))
-        if found is None:
+        route = self.routes.get(command.fields.get("topic", ""))
+        if route is None:
             return answer(command, ResponseCode.TOPIC_NOT_EXIST, "No topic route info")
-        return answer(command, fields={}, body=found.encode())
+        return answer(command, fields={}, body=route.encode())
 
 
 Scenario = Callable[[Stage], Awaitable[Any]]

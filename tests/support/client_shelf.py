@@ -59,8 +59,8 @@ class Shelf:
         if command.code == Code.GET_CONSUMER_LIST_BY_GROUP:
             return answer(command, fields={}, body=self.members())
         if command.code in (Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ):
-            asked = LockQueues.decode(command.body).mq_set
-            return answer(command, fields={}, body=LockedQueues(lock_ok_mq_set=asked).encode())
+            requested = LockQueues.decode(command.body).mq_set
+            return answer(command, fields={}, body=LockedQueues(lock_ok_mq_set=requested).encode())
         queue_id = int(command.fields["queueId"])
         if command.code == Code.QUERY_CONSUMER_OFFSET:
             if queue_id not in self.committed:
@@ -134,15 +134,15 @@ def consumer(stage: Stage, **options: Any) -> Consumer:
 async def shelf(
     stage: Stage, name: str = "a", number: int = 0, **content: Any
 ) -> tuple[Shelf, Peer]:
-    found = Shelf(**content)
-    found.peer = await stage.peer(port_of(name, number), found)
-    return found, found.peer
+    content_shelf = Shelf(**content)
+    content_shelf.peer = await stage.peer(port_of(name, number), content_shelf)
+    return content_shelf, content_shelf.peer
 
 
 async def read(reader: Consumer, count: int) -> list[bytes]:
-    """So many bodies, by polling."""
-    found: list[bytes] = []
+    """Read `count` bodies by polling."""
+    bodies: list[bytes] = []
     with trio.fail_after(60):
-        while len(found) < count:
-            found += [message.body for message in await reader.poll()]
-    return found
+        while len(bodies) < count:
+            bodies += [message.body for message in await reader.poll()]
+    return bodies

@@ -1,4 +1,4 @@
-"""What tests of containers share."""
+"""Helpers that tests of containers share."""
 
 import time
 from collections.abc import Callable
@@ -19,8 +19,8 @@ drain = "5s"
 """
 
 
-def wait_for(holds: Callable[[], object], what: str) -> None:
+def wait_for(holds: Callable[[], object], condition: str) -> None:
     until = time.monotonic() + WAIT_S
     while not holds():
-        assert time.monotonic() < until, f"{what} did not come about"
+        assert time.monotonic() < until, f"{condition} did not come about"
         time.sleep(0.05)

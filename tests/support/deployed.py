@@ -1,8 +1,8 @@
-"""What a user does on a cluster of Spark's, as a program for one of its hosts.
+"""A user's work on a Spark cluster, as a program for one of its hosts.
 
     python -m tests.support.deployed MASTER HOST ARCHIVE OWN SHARED
 
-OWN is a directory of this host, SHARED one of all hosts. Prints what came of each step.
+OWN is a directory of this host, SHARED one of all hosts. Prints the result of each step.
 """
 
 import json
@@ -46,15 +46,15 @@ class Bed:
     shared: Path
 
     def job(self, work: Callable[[Job], object], **change: Any) -> Job:
-        """One that is done, as the command line does it, or said why not."""
+        """Run a job as the command line does; an explained error goes into its report."""
         job = Job("deployed", replace(self.settings, **change), spark=self.spark)
         try:
             work(job)
         except Exception as error:
-            known = explain(error)
-            if known is None:
+            explained = explain(error)
+            if explained is None:
                 raise
-            job.report.error = f"{type(known).__name__}: {known}"
+            job.report.error = f"{type(explained).__name__}: {explained}"
         finally:
             job.close()
         return job
@@ -67,18 +67,18 @@ def reads(bed: Bed) -> int:
 
 def exports(bed: Bed) -> dict[str, Any]:
     """To a directory that every host has one of, and to one that all have."""
-    wanted = ExportOptions(topics=(TOPIC,))
-    there = bed.job(lambda job: export(job, wanted), out=bed.own / "out").report
-    again = bed.job(lambda job: export(job, wanted), out=bed.shared / "out").report
-    return {"own": there.error, "shared": again.error, "rows": again.counts.get("rows")}
+    options = ExportOptions(topics=(TOPIC,))
+    to_own = bed.job(lambda job: export(job, options), out=bed.own / "out").report
+    to_shared = bed.job(lambda job: export(job, options), out=bed.shared / "out").report
+    return {"own": to_own.error, "shared": to_shared.error, "rows": to_shared.counts.get("rows")}
 
 
 def streams(bed: Bed) -> dict[str, Any]:
-    wanted = TailOptions(topics=(TOPIC,), start="earliest", once=True)
-    there = bed.job(lambda job: tail(job, wanted, print), out=bed.own / "tail").report
-    again = bed.job(lambda job: tail(job, wanted, print), out=bed.shared / "tail").report
+    options = TailOptions(topics=(TOPIC,), start="earliest", once=True)
+    to_own = bed.job(lambda job: tail(job, options, print), out=bed.own / "tail").report
+    to_shared = bed.job(lambda job: tail(job, options, print), out=bed.shared / "tail").report
     rows = bed.spark.read.parquet(str(bed.shared / "tail")).count()
-    return {"own": there.error, "shared": again.error, "rows": rows}
+    return {"own": to_own.error, "shared": to_shared.error, "rows": rows}
 
 
 def cannot_reach(bed: Bed) -> str:
@@ -94,7 +94,7 @@ def cannot_reach(bed: Bed) -> str:
 
 
 def loses_an_executor(bed: Bed) -> dict[str, Any]:
-    """In the middle of a task, which is repeated."""
+    """Lose an executor in the middle of a task, which is then repeated."""
 
     def work(piece: int) -> int:
         context = TaskContext.get()

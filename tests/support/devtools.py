@@ -38,7 +38,7 @@ class PageLeft(AssertionError):
 
 
 class Browser:
-    """One Chromium with one page."""
+    """A Chromium with a single page."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", reading: int, writing: int) -> None:
         self.complaints: list[str] = []
@@ -50,8 +50,8 @@ class Browser:
         self._data = bytearray()
         self._session = ""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        found = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = found["sessionId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
         for part in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{part}.enable")
 
@@ -96,12 +96,12 @@ class Browser:
         self.wait_for("!globalThis.old")
 
     def value(self, expression: str) -> Any:
-        """Of a JavaScript expression; promises are waited for."""
-        found = self.call(
+        """Value of a JavaScript expression; promises are waited for."""
+        response = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in response, response["exceptionDetails"]
+        return response["result"].get("value")
 
     def wait_for(self, expression: str, timeout_s: float = 120.0) -> Any:
         """Wait until an expression is true; its value. Looked at whenever the page is drawn."""
@@ -113,8 +113,8 @@ class Browser:
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             with suppress(PageLeft):
-                if found := self.value(look):
-                    return found
+                if result := self.value(look):
+                    return result
             select.select([self._reading], [], [], 0.05)
         raise AssertionError(f"not within {timeout_s:g} s: {expression}; {self.complaints}")
 
@@ -126,8 +126,8 @@ class Browser:
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
         """The page as PNG."""
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(found["data"]))
+        capture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(capture["data"]))
 
     def _message(self, until: float) -> dict[str, Any]:
         while b"\0" not in self._data:
@@ -183,7 +183,7 @@ def browser(profile: Path) -> Iterator[Browser]:
 
 
 def drawn(address: str, profile: Path, *options: str) -> str:
-    """What becomes of a page once its scripts have run, as HTML."""
+    """Return a page as HTML after its scripts have run."""
     command = _command(profile, *options, "--dump-dom", address)
     answer = subprocess.run(command, capture_output=True, text=True, timeout=DRAWN_S, check=True)
     return answer.stdout

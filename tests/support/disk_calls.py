@@ -15,11 +15,11 @@ OFFSETS = (0, 100, 512, 4000, 4096, 8192, 12288)
 
 @dataclass(frozen=True)
 class Call:
-    """One call; what does not fit the state of the disk is left out on both sides."""
+    """A call; a call that does not fit the state of the disk is left out on both sides."""
 
     kind: str
     name: str
-    other: str = ""
+    target: str = ""
     offset: int = 0
     size: int = 0
 
@@ -39,7 +39,7 @@ CALLS = st.one_of(
     ),
     st.builds(Call, st.just("sync"), names),
     st.builds(Call, st.just("sync_dir"), st.sampled_from(DIRECTORIES)),
-    st.builds(Call, st.just("rename"), names, other=names),
+    st.builds(Call, st.just("rename"), names, target=names),
     st.builds(Call, st.just("unlink"), names),
     st.builds(Call, st.sampled_from(("mkdir", "rmdir")), st.just("d")),
 )
@@ -47,12 +47,12 @@ SEQUENCES = st.lists(st.lists(CALLS, min_size=1, max_size=14), min_size=1, max_s
 
 
 async def perform(disk: Disk, base: str, call: Call, fill: bytes) -> None:
-    """One call, the same code for the model and for the real disk."""
+    """Make a call, with the same code for the model and for the real disk."""
     path = os.path.join(base, call.name) if call.name else base
     if call.kind == "create":
         disk.open(path, create=True).close()
     elif call.kind == "rename":
-        disk.rename(path, os.path.join(base, call.other))
+        disk.rename(path, os.path.join(base, call.target))
     elif call.kind == "unlink":
         disk.unlink(path)
     elif call.kind == "mkdir":

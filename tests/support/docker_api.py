@@ -19,12 +19,12 @@ def refused(text: str, status: int = 409) -> docker.errors.APIError:
 
 
 class FakeApi:
-    """As much of `docker.APIClient` as the project uses. Programs are `sleep`s of this system."""
+    """The parts of `docker.APIClient` that we use. Programs are `sleep`s of this system."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.networks_made: dict[str, str] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.before: dict[str, Callable[[str], None]] = {}
         """Called before the request of that name; may end a program, or raise."""
         self.is_born_dead = False
@@ -37,13 +37,13 @@ class FakeApi:
         return {"Version": "20.10.24", "ApiVersion": "1.41"}
 
     def end(self, name: str) -> None:
-        """The program ends by itself."""
+        """End the program from inside."""
         self._end(self.rows[name])
 
     # --- containers
 
-    def create_host_config(self, *_: object, **given: Any) -> Row:
-        return given
+    def create_host_config(self, *_: object, **settings: Any) -> Row:
+        return settings
 
     create_endpoint_config = create_networking_config = create_host_config
 
@@ -126,7 +126,7 @@ class FakeApi:
     # --- networks
 
     def networks(self, names: list[str]) -> list[Row]:
-        """By a part of the name, as Docker does."""
+        """Find networks by a part of the name, as Docker does."""
         return [{"Name": name} for name in self.networks_made if names[0] in name]
 
     def create_network(self, name: str, *, ipam: Any = None, **_: object) -> Row:
@@ -148,15 +148,15 @@ class FakeApi:
         self._ask("remove network", name)
         del self.networks_made[name]
 
-    def _ask(self, what: str, name: str) -> None:
-        self.asked.append(what)
-        hook = self.before.get(what)
+    def _ask(self, request: str, name: str) -> None:
+        self.requests.append(request)
+        hook = self.before.get(request)
         if hook is not None:
             hook(name)
 
 
 def free_ranges() -> list[str]:
-    """What the daemon chooses from, in this order."""
+    """Ranges that the daemon chooses from, in this order."""
     return [str(network) for network in IPv4Network("10.5.0.0/16").subnets(new_prefix=24)]
 
 

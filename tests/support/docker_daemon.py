@@ -1,4 +1,4 @@
-"""One Docker daemon of the tests' own, with the base image made of Debian's packages.
+"""A Docker daemon of the tests' own, with the base image made of Debian's packages.
 
 Images are kept in `.docker` between runs: the first run takes a minute longer. Here, since tests in
 several folders use it, and a fixture in each would be two daemons on one directory. The folder
@@ -22,7 +22,7 @@ BUILD_S = 600
 
 @pytest.fixture(scope="session")
 def docker_host() -> Iterator[str]:
-    """Its address, which is also in DOCKER_HOST."""
+    """Address of the daemon, which is also in DOCKER_HOST."""
     with PrivateDaemon(ROOT / ".docker") as private:
         before = os.environ.get("DOCKER_HOST")
         os.environ["DOCKER_HOST"] = private.address
@@ -59,6 +59,6 @@ def daemon(docker_host: str) -> Iterator[Daemon]:
 
 
 def nothing_left(daemon: Daemon) -> bool:
-    """Whether no run has anything in the daemon any more."""
+    """True if no run has left anything in the daemon."""
     networks = daemon.api.networks(filters={"label": LABEL})
     return not networks and not daemon.api.containers(all=True, filters={"label": LABEL})

@@ -15,14 +15,14 @@ STARTED_S = 120
 
 @contextmanager
 def etcd(directory: Path) -> Iterator["Etcd"]:
-    """A member that is a cluster by itself; its address, and its process to be paused or killed."""
+    """A member that forms a cluster alone: its address, and its process to be paused or killed."""
     client = free_port()  # and the next one is free as well
-    one = Etcd(directory, client, client + 1)
-    one.start()
+    member = Etcd(directory, client, client + 1)
+    member.start()
     try:
-        yield one
+        yield member
     finally:
-        one.kill()
+        member.kill()
 
 
 class Etcd:

@@ -57,7 +57,7 @@ class Host:
     """Of its first process."""
 
     def command(self, *words: str | Path) -> list[str]:
-        """What runs there, from any process of this machine."""
+        """Command of the host's program, as any process of this machine reads it."""
         entered = ["nsenter", "-t", str(self.pid), "-n", "-m", "-p", "-u", "--"]
         return [*entered, *(str(word) for word in words)]
 
@@ -68,7 +68,7 @@ class Host:
 
 @contextmanager
 def held(name: str, number: int, script: str, *arguments: str) -> Iterator[Host]:
-    """A host whose first process says `ready` and then reads until nobody holds its pipe."""
+    """A host whose first process says `ready` and then reads until its pipe is closed."""
     kinds = ["--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
     with subprocess.Popen(
         ["unshare", *kinds, "--propagation", "private", "sh", "-c", script, "sh", *arguments],
@@ -97,7 +97,7 @@ def hosts(
         hub.ip("link", "add", "bridge", "type", "bridge")
         hub.ip("address", "add", f"{hub.address}/24", "dev", "bridge")
         hub.ip("link", "set", "bridge", "up")
-        found = []
+        started = []
         for number, name in enumerate(names, 2):
             hidden = [str(place) for place in (tempfile.gettempdir(), scratch, ROOT)]
             host = stack.enter_context(
@@ -108,5 +108,5 @@ def hosts(
             hub.ip("link", "set", name, "master", "bridge", "up")
             host.ip("address", "add", f"{host.address}/24", "dev", "eth0")
             host.ip("link", "set", "eth0", "up")
-            found.append(host)
-        yield hub, found
+            started.append(host)
+        yield hub, started

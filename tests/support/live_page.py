@@ -52,9 +52,9 @@ class Live:
         self.process = process
         self.address = address
         self.log = log
-        found = re.fullmatch(r"http://(.+):(\d+)/\?token=(.+)", address)
-        assert found is not None, address
-        self.host, self.port, self.token = found[1], int(found[2]), found[3]
+        matched = re.fullmatch(r"http://(.+):(\d+)/\?token=(.+)", address)
+        assert matched is not None, address
+        self.host, self.port, self.token = matched[1], int(matched[2]), matched[3]
 
     def press(self, action: str, name: str = "") -> tuple[int, str]:
         """A button: status and text."""
@@ -72,7 +72,7 @@ class Live:
         assert status == 200, text
 
     def feed(self) -> dict[str, Any]:
-        """All values, as a browser gets them first."""
+        """Return all values, as a browser gets them first."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         connection.request("GET", f"/feed?token={self.token}")
         answer = connection.getresponse()
@@ -84,13 +84,13 @@ class Live:
         values: dict[str, Any] = json.loads(line[6:])["values"]
         return values
 
-    def wait_for(self, what: Callable[[dict[str, Any]], Any], timeout_s: float = 60.0) -> Any:
+    def wait_for(self, condition: Callable[[dict[str, Any]], Any], timeout_s: float = 60.0) -> Any:
         """Wait until a question to the feed is answered by something true."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
-            if found := what(self.feed()):
-                return found
-        raise AssertionError(f"not within {timeout_s:g} s; the command said:\n{self.said()}")
+            if result := condition(self.feed()):
+                return result
+        raise AssertionError(f"not within {timeout_s:g} s; the command said:\n{self.output()}")
 
     def wait_faults(self) -> None:
         """Wait until the load is on."""
@@ -104,8 +104,8 @@ class Live:
         """The exit code."""
         return self.process.wait(END_S)
 
-    def said(self) -> str:
-        """What it printed so far."""
+    def output(self) -> str:
+        """Output of the command so far."""
         return self.log.read_text()
 
 
@@ -117,10 +117,10 @@ def live(log: Path, *arguments: str) -> Iterator[Live]:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, text=True)
     try:
         until = time.monotonic() + START_S
-        while not (found := re.search(r"^live page: (\S+)$", log.read_text(), re.MULTILINE)):
+        while not (matched := re.search(r"^live page: (\S+)$", log.read_text(), re.MULTILINE)):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until, "no address"
-        yield Live(process, found[1], log)
+        yield Live(process, matched[1], log)
     finally:
         if process.poll() is None:
             process.kill()

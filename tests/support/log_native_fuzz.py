@@ -65,14 +65,14 @@ def record(random: Random, physical: int) -> bytes:
     queue_id = -1 if random.random() < 0.03 else random.randrange(4)
     text, store_ms = properties(random), random.choice((1, 1_700_000_000_123, -5))
     hosts = [bytes(20 if flag & bit else 8) for bit in (0x10, 0x20)]
-    rest = struct.pack(">q", store_ms) + hosts[1] + struct.pack(">iqi", 0, 0, len(body)) + body
-    rest += struct.pack(">H" if is_wide else ">B", len(topic)) + topic
+    tail = struct.pack(">q", store_ms) + hosts[1] + struct.pack(">iqi", 0, 0, len(body)) + body
+    tail += struct.pack(">H" if is_wide else ">B", len(topic)) + topic
     with_crc = random.random() < 0.1
-    size = 48 + len(hosts[0]) + len(rest) + 2 + len(text) + 20 * with_crc
-    rest += struct.pack(">H", len(text) + 20 * with_crc) + text
+    size = 48 + len(hosts[0]) + len(tail) + 2 + len(text) + 20 * with_crc
+    tail += struct.pack(">H", len(text) + 20 * with_crc) + text
     magic = MAGIC_V2 if is_wide else MAGIC_V1
     head = struct.pack(">5i2qiq", size, magic, crc, queue_id, 0, 7, physical, flag, 1)
-    whole = head + hosts[0] + rest
+    whole = head + hosts[0] + tail
     if with_crc:
         value = zlib.crc32(whole) & 0x7FFFFFFF ^ (random.random() < 0.1)
         whole += CRC_NAME + str(value)[::-1].ljust(10, "0").encode() + b"\x02"
@@ -99,14 +99,14 @@ class Scans:
     """Two scanners that read the same, and keep what they have learned."""
 
     def __init__(self, bodies: LogBodies) -> None:
-        self.taken = 0
+        self.scanned_bytes = 0
         """Records that the native body took."""
 
         def counted(*args: Any) -> int:
             before = len(args[-1])
-            found = bodies.scan(*args)
-            self.taken += len(args[-1]) - before
-            return found
+            scanned = bodies.scan(*args)
+            self.scanned_bytes += len(args[-1]) - before
+            return scanned
 
         self._bodies = bodies._replace(scan=counted)
         self.index_tags = False
@@ -121,29 +121,29 @@ class Scans:
     def check(self, data: bytes, beyond: int, zero_rule_from: int | None) -> Scanned:
         """`beyond`: bytes of the segment behind these."""
         end = BASE + len(data) + beyond
-        found = [
+        results = [
             each.scan(data, BASE, segment_end=end, zero_rule_from=zero_rule_from)
             for each in self.both
         ]
-        assert found[0] == found[1], (data, beyond, zero_rule_from)
-        kinds = [[list(map(type, entry)) for entry in one.entries] for one in found]
+        assert results[0] == results[1], (data, beyond, zero_rule_from)
+        kinds = [[list(map(type, entry)) for entry in one.entries] for one in results]
         assert kinds[0] == kinds[1]
-        assert all(type(entry) is Entry for entry in found[1].entries)
+        assert all(type(entry) is Entry for entry in results[1].entries)
         tables = [(each._topics, each._shapes) for each in self.both]
         assert tables[0] == tables[1]
-        return found[1]
+        return results[1]
 
     def fuzz(self, random: Random) -> None:
         data = log(random)
-        for one in self.both:
-            one.index_tags = self.index_tags
+        for scan in self.both:
+            scan.index_tags = self.index_tags
         zero_rule_from = random.choice((None, 0, BASE, BASE + len(data) // 2))
         for _ in range(2):  # the second time with what the first has taught
             self.check(data, random.choice((0, 4096, 4096, -30)), zero_rule_from)
 
 
 class MemoryFile:
-    """A file of the seam `File`, of which reads can fail."""
+    """A file of the seam `File` whose reads can fail."""
 
     def __init__(self, size: int) -> None:
         self.data = bytearray(size)
@@ -170,7 +170,7 @@ class OnePool:
 
 SLOTS, ROOM = 2500, 300
 LEAST = "jllgx0D"
-"""With topic `T`, the one hash whose absolute value is none: -2**31."""
+"""With topic `T`, the one hash that has no absolute value: -2**31."""
 KEYS = [
     LEAST,
     "AB12",
@@ -257,11 +257,11 @@ def fuzz(module: ModuleType, seed: int, count: int) -> int:
             scans.index_tags = not scans.index_tags
         scans.fuzz(random)
         indexes.fuzz(random)
-    return scans.taken
+    return scans.scanned_bytes
 
 
 def starve(module: ModuleType) -> int:
-    """Allocations of both functions, each of which failed in its turn."""
+    """Let each allocation of both functions fail in turn."""
     random = Random(1)
     data = b"".join(record(random, BASE) for _ in range(1))
     while not (scanned := RecordScanner(check_crc=True, delays_ms=[]).scan(
@@ -273,8 +273,8 @@ def starve(module: ModuleType) -> int:
 
     def scan() -> object:
         entries: list[Entry] = []
-        known = learned._topics, learned._shapes, learned._tag_and_keys
-        return module.scan(data, 0, BASE, BASE + 4096, True, *known, entries), entries
+        caches = learned._topics, learned._shapes, learned._tag_and_keys
+        return module.scan(data, 0, BASE, BASE + 4096, True, *caches, entries), entries
 
     def put() -> Callable[[], object]:
         index = Indexes(bodies_of(module)).both[1]

@@ -26,7 +26,7 @@ UNIT = struct.Struct(">qiq")
 
 @dataclass(frozen=True)
 class Message:
-    """One message to be stored."""
+    """A message to be stored."""
 
     topic: str = "T"
     body: bytes = b"hello"
@@ -96,10 +96,10 @@ class Log:
             key = message.topic, message.queue_id
             number = following.get(key, 0)
             size = len(message.encode(0, number))
-            rest = self.segment - self.end % self.segment
-            if size + 8 > rest:
-                self.write(self.end, struct.pack(">iI", rest, BLANK))
-                self.end += rest
+            room = self.segment - self.end % self.segment
+            if size + 8 > room:
+                self.write(self.end, struct.pack(">iI", room, BLANK))
+                self.end += room
             self.write(self.end, message.encode(self.end, number))
             if self.has_queues and message.raw_topic is None:
                 self._unit(key, number, self.end, size)
@@ -120,8 +120,8 @@ class Log:
             file.write(data)
 
     def close(self, store_ms: int = STORE_MS + 10**6) -> "Log":
-        """As a broker leaves a store that it closed: no `abort`, and on disk is all that was stored
-        up to a time."""
+        """Leave the store as a closed broker does: no `abort`, and on disk everything that was
+        stored up to a time."""
         (self.root / "checkpoint").write_bytes(struct.pack(">q", store_ms) + bytes(4088))
         return self
 
@@ -187,7 +187,7 @@ def messages(count: int, **fields: Any) -> list[Message]:
 def rows(
     root: Path | str, columns: Sequence[str] | None = None, **options: object
 ) -> list[dict[str, Any]]:
-    """All rows of a view (default: every column of `records`)."""
+    """Return all rows of a view (default: every column of `records`)."""
     return [row for batch in batches_of(root, columns, **options) for row in batch]
 
 
@@ -195,8 +195,8 @@ def batches_of(
     root: Path | str, columns: Sequence[str] | None = None, **options: object
 ) -> Iterator[list[dict[str, Any]]]:
     """Rows by batch."""
-    given = {name: str(value) for name, value in options.items()}
-    parsed = Options.parse({"path": str(root), **given})
+    texts = {name: str(value) for name, value in options.items()}
+    parsed = Options.parse({"path": str(root), **texts})
     plan = Plan.of(parsed)
     names = columns or list(RECORDS if parsed.view == "records" else VIEWS[parsed.view])
     schema = arrow_schema(parsed.view, names, parsed.corrupt_column)
@@ -207,10 +207,12 @@ def batches_of(
             yield batch.to_pylist()
 
 
-def reasons(found: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
+def reasons(rows_read: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
     """Offset and reason of each corrupt row."""
     return [
-        (row["_corrupt"]["offset"], row["_corrupt"]["reason"]) for row in found if row["_corrupt"]
+        (row["_corrupt"]["offset"], row["_corrupt"]["reason"])
+        for row in rows_read
+        if row["_corrupt"]
     ]
 
 
@@ -222,6 +224,6 @@ def healthy(tmp_path: Path) -> Log:
     return log
 
 
-def same(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def same(rows_read: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without what says where they were read."""
-    return [row | {"replica": "", "broker": "", "path": ""} for row in found]
+    return [row | {"replica": "", "broker": "", "path": ""} for row in rows_read]

@@ -8,7 +8,7 @@ from rocketbed.replication.register.cas import CasStore, CasUnknown, Versioned
 
 
 class LossyCas:
-    """In front of a real store. Requests that come late are made by `run`, in any order."""
+    """A store in front of a real one. `run` makes the late requests, in any order."""
 
     def __init__(self, store: CasStore, random: Random, *, trouble: float) -> None:
         """`trouble` is the share of requests that meet some."""
@@ -34,8 +34,8 @@ class LossyCas:
             self._late.append((name, value, after))
             raise CasUnknown("the request is under way")
         first = await self._store.swap(name, value, after=after)
-        again = await self._store.swap(name, value, after=after)
-        assert not again, "one version was made twice"
+        repeated = await self._store.swap(name, value, after=after)
+        assert not repeated, "one version was made twice"
         return first
 
     async def deliver(self) -> None:

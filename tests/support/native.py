@@ -33,8 +33,8 @@ def native(name: str = PLAIN) -> ModuleType:
     Python body that everything runs with, and `make test-all` fails."""
     script = build_script()
     digest = script.source_digest()
-    found = [script.built(source) for source in script.SOURCES]
-    if not all(path.exists() and digest.encode() in path.read_bytes() for path in found):
+    paths = [script.built(source) for source in script.SOURCES]
+    if not all(path.exists() and digest.encode() in path.read_bytes() for path in paths):
         assert not {PLAIN, LOG, SYNC} & set(sys.modules), "an old build was imported: run again"
         try:
             script.build()

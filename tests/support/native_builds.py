@@ -1,4 +1,4 @@
-"""What the fuzzers of both native modules have in common: a build of its own is loaded and fuzzed,
+"""Common code of both native fuzzers: a build of its own is loaded and fuzzed,
 and its memory taken away, without pytest, so that AddressSanitizer can be loaded into it."""
 
 import gc
@@ -16,7 +16,7 @@ def starved(prepare: Callable[[], Callable[[], object]]) -> int:
     """Have every allocation of a call fail, each in its turn: there is an error or the result, and
     nothing else. How many there were. `prepare` makes the same call again, with its state."""
     testing = importlib.import_module("_testcapi")
-    wanted = prepare()()
+    expected = prepare()()
     for number in range(1, 5_000):
         call, result = prepare(), None
         testing.set_nomemory(number)
@@ -27,7 +27,7 @@ def starved(prepare: Callable[[], Callable[[], object]]) -> int:
         finally:
             testing.remove_mem_hooks()
         # Python that is called on the way may say less than that, and then less is taken.
-        if result == wanted:
+        if result == expected:
             return number
     raise AssertionError("it never had enough")
 
@@ -45,15 +45,16 @@ def fuzzed(
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     print("taken", fuzz(module))
-    if importlib.util.find_spec("_testcapi") is None:  # Debian has it in a package of its own
+    if importlib.util.find_spec("_testcapi") is None:  # a separate package on Debian
         print("not starved")
     else:
         print("starved", starve(module))
 
 
 def assert_nothing_is_kept(use: Callable[[], object], objects: int) -> None:
-    """Memory does not grow from one `use` to the next, each of which makes so many objects at
-    least."""
+    """Check that memory does not grow from one `use` to the next, each of which makes at least
+    `objects` objects.
+    """
 
     def held() -> int:
         use()

@@ -47,7 +47,7 @@ def end_of_log(**changes: Any) -> EndOfLog:
 
 
 class Side:
-    """One body, and what it has learned so far."""
+    """A body, and what it has learned so far."""
 
     def __init__(self, take: Body, failing: type[Exception] | None = None) -> None:
         """`failing`: what cutting a header in msgpack raises."""
@@ -66,11 +66,11 @@ class Side:
         self.next_offsets = {("T", 1): 7, ("U", 0): 2**40}
 
     def outcome(self, data: bytes, at: int, born_host: bytes, end: EndOfLog) -> tuple[Any, ...]:
-        """All that a call gives, and all that it changes."""
+        """Return everything that a call gives, and everything that it changes."""
         offsets = {("T", 2): 5}
-        known = self.headers, self.names, offsets, self.next_offsets
+        tables = self.headers, self.names, offsets, self.next_offsets
         try:
-            result = self.take(data, at, *known, born_host, end)
+            result = self.take(data, at, *tables, born_host, end)
         except Exception as exc:
             return None, type(exc), str(exc)
         kinds = [list(map(type, entry)) for entry in result[2]]
@@ -84,7 +84,7 @@ class Pair:
     def __init__(self, native: ModuleType, failing: type[Exception] | None = None) -> None:
         self._take, self._failing = native.take, failing
         self.forget()
-        self.taken = 0
+        self.taken_bytes = 0
         """Bytes that were taken, of all that was asked."""
         self.raised: object = None
         """What the last call raised."""
@@ -101,25 +101,25 @@ class Pair:
         born_host: bytes = b"\x7f\0\0\1\0\0\x12\x34",
         end: EndOfLog | None = None,
     ) -> int:
-        """Where the first frame begins that is left; asserts that both say the same."""
+        """Return the start of the first frame left over; assert that both bodies agree."""
         end = end_of_log() if end is None else end
         first = self._python.outcome(data, at, born_host, end)
         second = self._native.outcome(data, at, born_host, end)
         assert first == second, (data, at)
-        left: int = at if first[0] is None else first[0][0]
+        start_left: int = at if first[0] is None else first[0][0]
         self.raised = first[1] if first[0] is None else None
-        self.taken += left - at
-        return left
+        self.taken_bytes += start_left - at
+        return start_left
 
     def native_alone(self, data: bytes) -> list[Entry]:
-        """Of the messages that are taken of it."""
+        """Entries of the messages that it takes."""
         side = self._native
         offsets: dict[tuple[str, int], int] = {}
-        known = side.headers, side.names, offsets, side.next_offsets
-        return side.take(data, 0, *known, bytes(8), end_of_log())[2]
+        tables = side.headers, side.names, offsets, side.next_offsets
+        return side.take(data, 0, *tables, bytes(8), end_of_log())[2]
 
     def shapes(self) -> list[object]:
-        """What the native body's caches hold."""
+        """Contents of the native body's caches."""
         side = self._native
         shapes = [shape for headers in side.headers.values() for shape in headers.values()]
         parts = [part for shape in shapes for part in shape]
@@ -129,8 +129,8 @@ class Pair:
         """The same at each frame of `data`, as a connection asks again behind one that was left."""
         at = 0
         while at + 8 <= len(data):
-            left = self.check(data, at)
-            at = left + 4 + int.from_bytes(data[left : left + 4], "big")
+            at_left = self.check(data, at)
+            at = at_left + 4 + int.from_bytes(data[at_left : at_left + 4], "big")
 
 
 def send(fields: dict[str, str], body: bytes, encoding: Encoding, opaque: int, flag: int) -> bytes:
@@ -209,7 +209,7 @@ def plain() -> list[bytes]:
 
 
 def odd() -> list[bytes]:
-    """Frames of which each is just not plain, or at some border; and those of real clients."""
+    """Frames that each are just not plain, or at some border; and those of real clients."""
     fields = [fields_of("T", 1, string) for string in ODD_STRINGS]
     fields += [fields_of("T", 1, STRINGS[0], **changes) for changes in ODD_FIELDS]
     fields += [fields_of("T", 1, STRINGS[0], g="9" * digits) for digits in (1, 12, 14, 18)]
@@ -274,7 +274,7 @@ def reframed(header: bytes, body: bytes, kind: int) -> bytes:
 
 
 def fronted(frame: bytes) -> bytes:
-    """A JSON header's members in the order of Go's client, behind the code, as it is sent."""
+    """A JSON header's members in the order of Go's client, after the code, as it is sent."""
     length = int.from_bytes(frame[5:8], "big")
     members = orjson.loads(frame[8 : 8 + length])
     first = {"code": members.pop("code"), "opaque": members.pop("opaque")}
@@ -316,10 +316,10 @@ def damaged(random: Random, frame: bytes) -> bytes:
         return frame[:at] + random.randbytes(random.randrange(3)) + frame[at + 1 :]
     header, data = int.from_bytes(frame[5:8], "big"), frame[8:]
     for _ in range(random.randrange(1, 3)):
-        at, taken = random.randrange(header + 2), random.choice((0, 0, 1, 2, 8, 100))
+        at, cut = random.randrange(header + 2), random.choice((0, 0, 1, 2, 8, 100))
         put = random.choice((random.choice(SPLICES), random.randbytes(random.randrange(4))))
-        data = data[:at] + put + data[at + taken :]
-        header = max(0, header + len(put) - taken)
+        data = data[:at] + put + data[at + cut :]
+        header = max(0, header + len(put) - cut)
     data = reframed(data[:header], data[header:], frame[4])
     return data[: random.randrange(len(data))] if random.random() < 0.1 else data
 
@@ -360,7 +360,7 @@ def fuzz(native: ModuleType, seed: int, count: int) -> Pair:
 
 
 def starve(native: ModuleType) -> int:
-    """Allocations of a call, each of which failed in its turn."""
+    """Let each allocation of a call fail in turn."""
     # Nothing that orjson would have to read, which does not live through it.
     string = "KEYS\x01k1 k2\x02UNIQ_KEY\x01AB12\x02TAGS\x01\u6807"
     kinds = [Encoding.JSON, Encoding.ROCKETMQ, Encoding.MSGPACK]
@@ -369,14 +369,16 @@ def starve(native: ModuleType) -> int:
         kinds.remove(Encoding.MSGPACK)
     read = b"".join(send(fields_of("T", 1, string), b"x", kind, 9, 0) for kind in kinds)
     side = Side(native.take)
-    known = side.headers, side.names
+    tables = side.headers, side.names
 
     def take() -> object:
-        return side.take(read, 0, *known, {("T", 2): 5}, {}, bytes(8), end_of_log())
+        return side.take(read, 0, *tables, {("T", 2): 5}, {}, bytes(8), end_of_log())
 
     return starved(lambda: take)
 
 
 if __name__ == "__main__":
     seed, count, path = sys.argv[1:]
-    fuzzed("plain_native", path, lambda module: fuzz(module, int(seed), int(count)).taken, starve)
+    fuzzed(
+        "plain_native", path, lambda module: fuzz(module, int(seed), int(count)).taken_bytes, starve
+    )

@@ -48,8 +48,8 @@ async def connected(
     try:
         yield client, server
     finally:
-        for one in (client, server, listener):
-            await one.aclose()
+        for stream in (client, server, listener):
+            await stream.aclose()
 
 
 async def receive(stream: Stream, size: int) -> bytes:
@@ -59,20 +59,20 @@ async def receive(stream: Stream, size: int) -> bytes:
     return bytes(data)
 
 
-async def round_trip(one: Stream, other: Stream) -> float:
+async def round_trip(sender: Stream, receiver: Stream) -> float:
     began = trio.current_time()
-    await one.send_all(b"?")
-    assert await receive(other, 1) == b"?"
-    await other.send_all(b"!")
-    assert await receive(one, 1) == b"!"
+    await sender.send_all(b"?")
+    assert await receive(receiver, 1) == b"?"
+    await receiver.send_all(b"!")
+    assert await receive(sender, 1) == b"!"
     return trio.current_time() - began
 
 
-async def shortest(one: Stream, other: Stream, *, below: float, tries: int = 5) -> float:
+async def shortest(sender: Stream, receiver: Stream, *, below: float, tries: int = 5) -> float:
     """The seconds of the shortest round trip, of as many as it takes to see one below the limit."""
-    best = min([await round_trip(one, other) for _ in range(tries)])
+    best = min([await round_trip(sender, receiver) for _ in range(tries)])
     while best >= below:
-        best = min(best, await round_trip(one, other))
+        best = min(best, await round_trip(sender, receiver))
     return best
 
 
@@ -83,10 +83,10 @@ async def speak_on(stream: Stream) -> None:
         await trio.sleep(0.001)
 
 
-async def is_mute(what: Callable[[], Awaitable[object]]) -> bool:
-    """Whether something does not happen within a while that is long for loopback."""
+async def is_mute(operation: Callable[[], Awaitable[object]]) -> bool:
+    """True if an operation does not end within a while that is long for loopback."""
     with trio.move_on_after(0.1) as scope:
-        await what()
+        await operation()
     return scope.cancelled_caught
 
 
@@ -109,7 +109,7 @@ async def check_replication(network: Network, directory: Path) -> None:
 
 @contextmanager
 def set_up(network: Network, machines: Mapping[str, Machine], directory: Path) -> Iterator[SetUp]:
-    """What a backend of these machines and one nameserver needs."""
+    """Build the parts that a backend of these machines and one nameserver needs."""
     directory.mkdir(exist_ok=True)
     plan = Plan(name="test", seed=1, shape=Shape(nameservers=1))
     with (

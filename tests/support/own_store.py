@@ -99,8 +99,8 @@ async def fill(store: MessageStore) -> None:
 
 async def write(root: Path, *, copy_to: Path | None = None, indexed: bool = True) -> None:
     """A store that is filled, once more, and closed; `copy_to` gets a copy from before that."""
-    wanted = replace(config(root), index_enabled=indexed)
-    store = await MessageStore.open(real_world("test"), wanted, Topics())
+    settings = replace(config(root), index_enabled=indexed)
+    store = await MessageStore.open(real_world("test"), settings, Topics())
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         await fill(store)

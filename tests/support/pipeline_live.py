@@ -60,8 +60,8 @@ def clusters_in(directory: Path) -> Iterator[Start]:
             trio.run(cluster.close)
 
 
-def sink(cluster: LocalCluster, **given: str) -> SinkOptions:
-    options = {"endpoints": cluster.nameserver_address, "topic": "T", **given}
+def sink(cluster: LocalCluster, **more: str) -> SinkOptions:
+    options = {"endpoints": cluster.nameserver_address, "topic": "T", **more}
     return SinkOptions.parse(options, streaming=False)
 
 
@@ -74,9 +74,9 @@ def send(
     return send_partition(options, key, iter([rows]))
 
 
-def reading(cluster: LocalCluster, **given: Any) -> Options:
-    """Options of a read of topic T; an option that is None is left out."""
-    options = {"endpoints": cluster.nameserver_address, "topics": "T", **given}
+def reading(cluster: LocalCluster, **more: Any) -> Options:
+    """Options of a read of topic T; None removes an option."""
+    options = {"endpoints": cluster.nameserver_address, "topics": "T", **more}
     return Options.parse({name: str(text) for name, text in options.items() if text is not None})
 
 

@@ -19,8 +19,8 @@ def column(values: Sequence[int]) -> Plain:
 
 
 def matching(column: Plain, allowed: Iterable[int]) -> list[int]:
-    wanted = {int(value) for value in allowed}
-    return [position for position, value in enumerate(column) if value in wanted]
+    allowed_values = {int(value) for value in allowed}
+    return [position for position, value in enumerate(column) if value in allowed_values]
 
 
 def non_negative(column: Plain) -> list[int]:
@@ -47,13 +47,13 @@ def combine(high: Plain, middle: Plain, low: Plain) -> list[int]:
 
 
 def missing(values: Plain, present: Plain) -> list[int]:
-    known = set(present)
-    return [position for position, value in enumerate(values) if value not in known]
+    present_values = set(present)
+    return [position for position, value in enumerate(values) if value not in present_values]
 
 
 def included(values: Plain, present: Plain) -> list[int]:
-    known = set(present)
-    return [position for position, value in enumerate(values) if value in known]
+    present_values = set(present)
+    return [position for position, value in enumerate(values) if value in present_values]
 
 
 def lookup(keys: Plain, table_keys: Plain, values: Plain, default: int) -> list[int]:
@@ -61,13 +61,13 @@ def lookup(keys: Plain, table_keys: Plain, values: Plain, default: int) -> list[
     return [table.get(key, default) for key in keys]
 
 
-def unequal(one: Plain, other: Plain) -> list[int]:
-    pairs = enumerate(zip(one, other, strict=True))
+def unequal(first: Plain, second: Plain) -> list[int]:
+    pairs = enumerate(zip(first, second, strict=True))
     return [position for position, (left, right) in pairs if left != right]
 
 
-def below(one: Plain, other: Plain) -> list[int]:
-    pairs = enumerate(zip(one, other, strict=True))
+def below(first: Plain, second: Plain) -> list[int]:
+    pairs = enumerate(zip(first, second, strict=True))
     return [position for position, (left, right) in pairs if left < right]
 
 
@@ -75,12 +75,12 @@ def above(column: Plain, limit: int) -> list[int]:
     return [position for position, value in enumerate(column) if value > limit]
 
 
-def record_ends(said: Plain, places: Plain, sizes: Plain, lengths: Plain) -> list[int]:
+def record_ends(starts: Plain, places: Plain, sizes: Plain, lengths: Plain) -> list[int]:
     ends: list[int] = []
-    for told, place, size, length in zip(said, places, sizes, lengths, strict=True):
-        start = told if told >= 0 else place
-        taken = size if size >= 0 else length + RECORD_SIZE_MIN
-        ends.append(start + taken if start >= 0 else -1)
+    for start_known, place, size, length in zip(starts, places, sizes, lengths, strict=True):
+        start = start_known if start_known >= 0 else place
+        size_used = size if size >= 0 else length + RECORD_SIZE_MIN
+        ends.append(start + size_used if start >= 0 else -1)
     return ends
 
 
@@ -111,14 +111,14 @@ def repeated(values: Plain) -> list[list[int]]:
 
 def conflicts(keys: Plain, values: Plain) -> list[tuple[int, int]]:
     first: dict[int, int] = {}
-    other: dict[int, tuple[int, int]] = {}
+    conflicting: dict[int, tuple[int, int]] = {}
     for position, (key, value) in enumerate(zip(keys, values, strict=True)):
         if key == -1:
             continue
         before = first.setdefault(key, position)
-        if values[before] != value and key not in other:
-            other[key] = before, position
-    return sorted(other.values())
+        if values[before] != value and key not in conflicting:
+            conflicting[key] = before, position
+    return sorted(conflicting.values())
 
 
 def overtaken(queues: Plain, begins: Plain, ends: Plain, offsets: Plain) -> list[tuple[int, int]]:
@@ -158,7 +158,7 @@ def edges(groups: Plain) -> tuple[list[int], list[int]]:
     return list(first.values()), [last[group] for group in first]
 
 
-def staleness(keys: Plain, times: Plain, asked: Plain, moments: Plain) -> list[int]:
+def staleness(keys: Plain, times: Plain, keys_read: Plain, moments: Plain) -> list[int]:
     ranked = sorted(zip(keys, times, strict=True))
     earliest = [0] * len(ranked)
     for position in range(len(ranked) - 1, -1, -1):
@@ -167,12 +167,12 @@ def staleness(keys: Plain, times: Plain, asked: Plain, moments: Plain) -> list[i
         same = following < len(ranked) and ranked[following][0] >> OFFSET_BITS == key >> OFFSET_BITS
         earliest[position] = min(time_ns, earliest[following]) if same else time_ns
     sorted_keys = [key for key, _ in ranked]
-    found: list[int] = []
-    for key, moment in zip(asked, moments, strict=True):
+    ages: list[int] = []
+    for key, moment in zip(keys_read, moments, strict=True):
         at = bisect_right(sorted_keys, key)
         same = at < len(ranked) and sorted_keys[at] >> OFFSET_BITS == key >> OFFSET_BITS
-        found.append(max(0, moment - earliest[at]) if same else 0)
-    return found
+        ages.append(max(0, moment - earliest[at]) if same else 0)
+    return ages
 
 
 def neighbours(groups: Plain) -> list[int]:
@@ -185,7 +185,7 @@ def neighbours(groups: Plain) -> list[int]:
 
 
 def form(*, plain: bool) -> AbstractContextManager[None]:
-    """All checks use these passes meanwhile, if `plain` says so."""
+    """Make all checks use these passes meanwhile, if `plain` is true."""
     return _swapped() if plain else nullcontext()
 
 

@@ -37,7 +37,7 @@ DAEMON: Final = "dockerd"
 
 
 class PrivateDaemon:
-    """One daemon, while inside. Raises `DockerError`: no root, no dockerd, or in use."""
+    """Run a daemon while inside. Raises `DockerError`: no root, no dockerd, or in use."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()  # as mounts name it
@@ -78,7 +78,7 @@ class PrivateDaemon:
         self._end()
 
     def wait_ended(self) -> None:
-        """Wait until it ends by itself. Raises `DockerError` then."""
+        """Wait until the daemon ends without being stopped. Raises `DockerError` then."""
         assert self._process is not None
         code = self._process.wait()
         raise DockerError(
@@ -118,7 +118,7 @@ class PrivateDaemon:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Remove what earlier runs left when this directory's daemon died: nobody has it now."""
+        """Remove what earlier runs left when this directory's daemon died: it has no user now."""
         with Daemon.connect(self.address) as daemon, asking("what earlier runs left stays"):
             for row in daemon.api.containers(all=True, filters={"label": LABEL}):
                 remove(daemon, row["Id"])
@@ -173,8 +173,8 @@ class PrivateDaemon:
 def _free_range(wished: int) -> int:
     """The first range from `wished` on in which this system has no address."""
     command = ["ip", "-oneline", "-4", "addr", "show"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    own = [IPv4Interface(line.split()[3]).network for line in shown.splitlines()]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    own = [IPv4Interface(line.split()[3]).network for line in listing.splitlines()]
     for number in (wished + step for step in range(RANGES)):
         pool = IPv4Network(POOL.format(16 * (number % RANGES), 20))
         if not any(pool.overlaps(network) for network in own):

@@ -22,5 +22,5 @@ def assert_found(
         id="R0", title=plant.__name__, bug="", edit="", caught_by=ids, targets=(), plant=plant
     )
     family = scenario or load_scenario("soak-swarm")
-    found = hunt(planted, family, first_seed=first_seed, budget_s=budget_s)
-    assert found.found, found.noisy
+    result = hunt(planted, family, first_seed=first_seed, budget_s=budget_s)
+    assert result.found, result.noisy

@@ -1,4 +1,4 @@
-"""What brokers tell a nameserver."""
+"""Requests that brokers send to a nameserver."""
 
 from rocketbed.wire.bodies import DataVersion, TopicConfig, TopicConfigTable
 

@@ -1,7 +1,7 @@
 """Small run directories made to measure: logs, a history, traces and images, all true by default.
 
 A test changes one thing and looks at which check finds it. Message `v` is sent at `v` times 10 ms
-to queue `v % 2` of the topic, answered 5 ms later, and stands in the log in this order.
+to queue `v % 2` of the topic, answered 5 ms later, and is in the log in this order.
 """
 
 import json
@@ -68,7 +68,7 @@ def spec_of(value: int, **changes: Any) -> Spec:
 
 @dataclass
 class Sent:
-    """A row of a send; what is None is as it is in the log."""
+    """A row of a send; a field that is None has its value in the log."""
 
     value: int
     outcome: Outcome = Outcome.OK
@@ -96,7 +96,7 @@ class ImageMaker:
 
 @dataclass
 class Made:
-    """Where the messages of the final log are."""
+    """Places of the messages in the final log."""
 
     offsets: list[int]
     values: list[int]
@@ -105,7 +105,7 @@ class Made:
 
 
 class RunMaker:
-    """One run; `judge` writes it and lets it be judged."""
+    """A run; `judge` writes it and judges it."""
 
     def __init__(self, path: Path, *, nodes: tuple[str, ...] = NODES) -> None:
         self.path = path
@@ -150,14 +150,14 @@ class RunMaker:
     def store(self, node: str) -> Path:
         return self.path / STORES / node
 
-    def event(self, time_ns: int, node: str, what: str, **fields: Any) -> None:
+    def event(self, time_ns: int, node: str, event_name: str, **fields: Any) -> None:
         """A NODE event."""
-        self.events.append((time_ns, Function.NODE, node, what, fields))
+        self.events.append((time_ns, Function.NODE, node, event_name, fields))
 
-    def strike(self, time_ns: int, node: str, what: str, **fields: Any) -> None:
+    def strike(self, time_ns: int, node: str, fault: str, **fields: Any) -> None:
         """A NEMESIS event."""
         self.events.append(
-            (time_ns, Function.NEMESIS, node, what, {"step": f"{what} {node}", **fields})
+            (time_ns, Function.NEMESIS, node, fault, {"step": f"{fault} {node}", **fields})
         )
 
     def write(self) -> Made:
@@ -172,25 +172,25 @@ class RunMaker:
                 {"topicConfigTable": {TOPIC: {"readQueueNums": 16, "perm": 6}}},
             )
             self.record.stores[node] = f"{STORES}/{node}"
-        made = self._made()
+        written = self._built()
         for number, image in enumerate(self.images, start=1):
             self._write_image(number, image)
         for harm in self.after:
             harm(self.path)
-        self._write_history(made)
+        self._write_history(written)
         if self.trace is not None:
             self.trace.save(self.path / TRACE_FILE)
         if self.acks is not None:
             self.acks.save(self.path / ACKS_FILE)
         self.record.save(self.path)
-        return made
+        return written
 
     def judge(self, **arguments: Any) -> Judgement:
         """Write and judge."""
         self.write()
         return judge_run(self.path, **arguments)
 
-    def _made(self) -> Made:
+    def _built(self) -> Made:
         leader = next(iter(self.record.leaders.values()), "b1")
         specs = self.logs.get(leader, self.specs)
         scratch = self.path / "scratch"
@@ -226,28 +226,28 @@ class RunMaker:
             )
         )
 
-    def _write_history(self, made: Made) -> None:
+    def _write_history(self, written: Made) -> None:
         now = [0]
         with HistoryWriter(self.path / HISTORY_FILE, lambda: now[0]) as writer:
             ids = Ids(writer)
-            rows = list(self._send_rows(made, ids))
-            rows += self._read_rows(made, ids)
+            rows = list(self._send_rows(written, ids))
+            rows += self._read_rows(written, ids)
             for more in self.rows:
-                rows += more(self, made, ids)
-            # What nobody answered comes last, as in a run.
+                rows += more(self, written, ids)
+            # Unanswered requests come last, as in a run.
             order = sorted(rows, key=lambda row: (row.returned_ns < 0, row.returned_ns, row.number))
             for row in order:
                 writer.write(row)
-            for time_ns, function, node, what, fields in sorted(
+            for time_ns, function, node, kind, fields in sorted(
                 self.events, key=lambda event: event[0]
             ):
                 now[0] = time_ns
-                writer.event(function, node, what, fields)
+                writer.event(function, node, kind, fields)
 
-    def _send_rows(self, made: Made, ids: "Ids") -> Iterable[Row]:
+    def _send_rows(self, written: Made, ids: "Ids") -> Iterable[Row]:
         for send in self.sends:
             body = body_of(send.value) if send.body is None else send.body
-            truth = made.places.get(send.value, (send.value % 2, -1, -1))
+            truth = written.places.get(send.value, (send.value % 2, -1, -1))
             begun = send.value * 10 * MS if send.invoked_ns is None else send.invoked_ns
             yield ids.row(
                 Function.SEND,
@@ -266,25 +266,25 @@ class RunMaker:
                 label_crc=label_of(send.value),
             )
 
-    def _read_rows(self, made: Made, ids: "Ids") -> list[Row]:
+    def _read_rows(self, written: Made, ids: "Ids") -> list[Row]:
         rows: list[Row] = []
-        wanted = made.values if self.read_values is None else self.read_values
-        delivered = made.values if self.delivered is None else self.delivered
+        values_read = written.values if self.read_values is None else self.read_values
+        delivered = written.values if self.delivered is None else self.delivered
         time_ns = 90 * SECOND
         for queue in (0, 1):
-            values = [value for value in wanted if made.places[value][0] == queue]
+            values = [value for value in values_read if written.places[value][0] == queue]
             rows += ids.pull(
-                FINAL_READER, queue, 0, [(v, made.places[v][1]) for v in values], time_ns
+                FINAL_READER, queue, 0, [(v, written.places[v][1]) for v in values], time_ns
             )
             end = max(
-                (made.places[v][1] + 1 for v in made.values if made.places[v][0] == queue),
+                (written.places[v][1] + 1 for v in written.values if written.places[v][0] == queue),
                 default=0,
             )
             if self.committed is not None:
                 end = self.committed.get(queue, end)
             rows.append(ids.commit(queue, end, 89 * SECOND))
         for value in delivered:
-            rows.append(ids.deliver(value, *made.places[value][:2], 80 * SECOND + value * MS))
+            rows.append(ids.deliver(value, *written.places[value][:2], 80 * SECOND + value * MS))
         return rows
 
 
@@ -293,7 +293,7 @@ class Ids:
 
     def __init__(self, writer: HistoryWriter) -> None:
         self.topic = writer._name_id("topic", TOPIC)
-        self.told = writer._name_id("topic", TOLD)
+        self.told_topic = writer._name_id("topic", TOLD)
         self.node = writer.node_id("b")
         self.b1, self.b2 = map(writer.node_id, ("b1", "b2"))
         self._next = 0
@@ -318,20 +318,20 @@ class Ids:
         self,
         process: int,
         queue: int,
-        asked: int,
+        offset_asked: int,
         messages: list[tuple[int, int]],
         time_ns: int,
         *,
-        told: int | None = None,
+        end_told: int | None = None,
     ) -> list[Row]:
         """A pull and what it returned."""
-        last = messages[-1][1] + 1 if messages else asked
+        last = messages[-1][1] + 1 if messages else offset_asked
         pull = self.row(
             Function.PULL,
             process=process,
             queue=queue,
-            queue_offset=asked,
-            physical_offset=last if told is None else told,
+            queue_offset=offset_asked,
+            physical_offset=last if end_told is None else end_told,
             invoked_ns=time_ns,
             returned_ns=time_ns,
         )
@@ -343,7 +343,7 @@ class Ids:
                 value=value,
                 operation=pull.number,
                 queue_offset=offset,
-                physical_offset=asked,
+                physical_offset=offset_asked,
                 invoked_ns=time_ns,
                 returned_ns=time_ns,
                 body_crc=body_crc(body_of(value)),
@@ -382,11 +382,11 @@ class Ids:
         )
 
 
-def found(judgement: Judgement) -> set[str]:
+def violated(judgement: Judgement) -> set[str]:
     """Ids of the checks that are violated."""
     return {result.id for result in judgement.findings}
 
 
 def results(judgement: Judgement) -> dict[str, CheckResult]:
-    """By id."""
+    """Results by check id."""
     return {result.id: result for result in judgement.results}

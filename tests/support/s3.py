@@ -32,7 +32,7 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, str]:
-        """As the data source takes them."""
+        """Options for the data source."""
         return {
             "fs.s3a.endpoint": f"http://127.0.0.1:{self.port}",
             "fs.s3a.endpoint.region": "us-east-1",
@@ -57,22 +57,22 @@ class S3Server:
         )
 
 
-def copy_tree(root: Path, place: Any, there: str) -> None:
+def copy_tree(root: Path, place: Any, folder: str) -> None:
     """Copy a directory into a file system of pyarrow's."""
     from pyarrow.fs import FileSelector, FileType, LocalFileSystem, copy_files
 
     local = LocalFileSystem()
-    for one in local.get_file_info(FileSelector(str(root), recursive=True)):
-        target = f"{there}/{os.path.relpath(one.path, root)}"
-        if one.type == FileType.File:
-            copy_files(one.path, target, local, place)
+    for entry in local.get_file_info(FileSelector(str(root), recursive=True)):
+        target = f"{folder}/{os.path.relpath(entry.path, root)}"
+        if entry.type == FileType.File:
+            copy_files(entry.path, target, local, place)
         else:
             place.create_dir(target)
 
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """Until the end of the block."""
+    """Run the server until the end of the block."""
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     with subprocess.Popen(
         [sys.executable, "-c", _SERVE], stdout=subprocess.PIPE, text=True, env=environment

@@ -16,7 +16,7 @@ from rocketbed.pipeline.report import Report
 def one_by_one(
     _: Job, work: Callable[[Any], Any], pieces: Sequence[Any]
 ) -> Iterator[Done[Any, Any]]:
-    """In place of `jobs.spread.spread`."""
+    """A replacement of `jobs.spread.spread` that works on one segment after the other."""
     for piece in pieces:
         sent = pickle.loads(pickle.dumps(piece))
         with pytest.MonkeyPatch.context() as patch:
@@ -27,7 +27,7 @@ def one_by_one(
 
 
 def make_stats(out: Path | str, *stores: object, conf: dict[str, str] | None = None) -> Report:
-    """What the job reports."""
+    """Run the job and return its report."""
     settings = JobSettings(stores=tuple(map(str, stores)), conf=conf or {})
     job = Job("stats", settings, spark=cast(Any, object()))
     with pytest.MonkeyPatch.context() as patch:

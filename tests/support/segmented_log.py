@@ -50,9 +50,9 @@ class SegmentedLog:
     def append(self, data: bytes) -> None:
         """Append across segments, as a master's producers do."""
         while data:
-            left = self.segment_size - self.written.value % self.segment_size
-            self.append_raw(self.written.value, data[:left])
-            data = data[left:]
+            room = self.segment_size - self.written.value % self.segment_size
+            self.append_raw(self.written.value, data[:room])
+            data = data[room:]
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         if not self._files:
@@ -94,7 +94,7 @@ class SegmentedLog:
         self.flushed.reset(min(offset, self.flushed.value))
 
     def contents(self) -> bytes:
-        """All bytes that are kept."""
+        """Return all bytes that are kept."""
         return b"".join(
             self._files[start].read_at(0, self.segment_size) for start in sorted(self._files)
         )

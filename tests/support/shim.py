@@ -27,7 +27,7 @@ class Fired:
 
 @dataclass(frozen=True)
 class WrittenEnd:
-    """How far a file has been written and synced, bytes."""
+    """Bytes of a file that have been written and synced."""
 
     written: int
     synced: int
@@ -50,7 +50,7 @@ def events(faults: DiskFaults) -> int:
 
 
 def written_ends(faults: DiskFaults) -> dict[str, WrittenEnd]:
-    """By path, how far the latest start has written its files, even after its SIGKILL."""
+    """Ends of the files that the latest start has written, by path, even after its SIGKILL."""
     rows = SLOT.iter_unpack(_table(faults)[HEADER.size :])
     return {
         os.fsdecode(name.rstrip(b"\0")): WrittenEnd(written, synced, time_ns)

@@ -43,7 +43,9 @@ def daemon(
 
 
 def await_text(log: Path, sign: str, process: "subprocess.Popen[bytes]") -> None:
-    """Until a process has written `sign`. Fails with its output when it ends before or is late."""
+    """Wait until a process has written `sign`. Fails with its output when it ends before or is
+    late.
+    """
     end = time.monotonic() + START_S
     while sign not in (text := log.read_text(errors="replace")):
         assert process.poll() is None, text

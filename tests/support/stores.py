@@ -48,7 +48,7 @@ def unpack(name: str, into: Path) -> Path:
 
 @dataclass(frozen=True)
 class Spec:
-    """One message to be stored."""
+    """A message to be stored."""
 
     topic: str = "T"
     queue_id: int = 0
@@ -85,14 +85,14 @@ def write_log(
     position = first
     for number, spec in enumerate(specs):
         queue = spec.topic, spec.queue_id
-        given = spec.queue_offset
-        queue_offset = following.get(queue, 0) if given is None else given
+        offset = spec.queue_offset
+        queue_offset = following.get(queue, 0) if offset is None else offset
         store_ms = STORE_MS + 1000 * number if spec.store_ms is None else spec.store_ms
         start = position - position % segment
         size = len(encode(spec, offset=0, queue_offset=0, store_ms=0))
         if position - start + size + 8 > segment:
-            rest = segment - (position - start)
-            blank = struct.pack(">iI", rest, 0xCBD43194)
+            room = segment - (position - start)
+            blank = struct.pack(">iI", room, 0xCBD43194)
             segments[start][position - start : position - start + 8] = blank
             position = start = start + segment
         data = encode(spec, offset=position, queue_offset=queue_offset, store_ms=store_ms)

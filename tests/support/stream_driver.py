@@ -1,7 +1,7 @@
-"""A driver of its own that a test may kill: `stream_driver.py SOURCE SINK CHECKPOINT`.
+"""A separate driver that a test may kill: `stream_driver.py SOURCE SINK CHECKPOINT`.
 
 SOURCE and SINK are JSON: options of `readStream` and of `writeStream`, format and schema among
-them. It goes on from the checkpoint and ends when all that is there now is written.
+them. It continues from the checkpoint and ends when all present records are written.
 """
 
 import json

@@ -36,8 +36,8 @@ class Ran:
 
     def counts(self) -> dict[str, int]:
         """`{"passed": 2, "failed": 1}`, from the last line."""
-        found = re.findall(r"(\d+) (passed|failed|skipped|xfailed|error|deselected)", self.text)
-        return {word: int(number) for number, word in found}
+        counted = re.findall(r"(\d+) (passed|failed|skipped|xfailed|error|deselected)", self.text)
+        return {word: int(number) for number, word in counted}
 
 
 def run_suite(place: Path, *options: str, **files: str) -> Ran:
@@ -67,7 +67,7 @@ def run_pytest(place: Path, *options: str) -> Ran:
 
 
 def command(*options: str) -> list[str]:
-    """Of pytest, as `python -m pytest` outside any directory of ours."""
+    """Command of pytest, as `python -m pytest` outside any directory of ours."""
     return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *options]
 
 

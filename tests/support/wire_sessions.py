@@ -11,7 +11,7 @@ SESSIONS = ("session-json", "session-rocketmq")
 
 @dataclass(frozen=True, slots=True)
 class RecordedFrame:
-    """One frame and what the recorder wrote about it."""
+    """A frame and what the recorder wrote about it."""
 
     about: dict[str, object]
     data: bytes
@@ -28,7 +28,7 @@ class RecordedFrame:
 
 
 def recorded_streams() -> list[Path]:
-    """All recorded directions of all connections."""
+    """Return all recorded directions of all connections."""
     return sorted(path for name in SESSIONS for path in WIRE.glob(f"{name}-c*.bin"))
 
 

@@ -17,7 +17,7 @@ Alter = Callable[[Path, RunRecord], bool]
 @dataclass(frozen=True, slots=True)
 class Alteration:
     name: str
-    what: str
+    alteration: str
     alter: Alter
 
 

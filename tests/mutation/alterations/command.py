@@ -51,4 +51,4 @@ def tamper(run: Path, only: tuple[str, ...], as_json: bool) -> int:
 def _line(answer: Tampered) -> str:
     said = "PASSED" if answer.passed else answer.verdict
     ids = ", ".join(answer.ids[:6]) + (", ..." if len(answer.ids) > 6 else "")
-    return f"{said:14} {answer.name:24} {answer.what}{f': {ids}' if ids else ''}"
+    return f"{said:14} {answer.name:24} {answer.alteration}{f': {ids}' if ids else ''}"

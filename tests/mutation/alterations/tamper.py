@@ -19,7 +19,7 @@ class Tampered:
     """How a judge took one alteration."""
 
     name: str
-    what: str
+    alteration: str
     verdict: str
     """`pass`, `anomaly`, ...; `nothing` where the run has nothing of the kind."""
     ids: tuple[str, ...] = ()
@@ -44,10 +44,10 @@ def tamper(run: Path, scratch: Path, only: Iterable[str] | None = None) -> Itera
         shutil.copytree(run, copy)
         try:
             if not one.alter(copy, record):
-                yield Tampered(one.name, one.what, "nothing")
+                yield Tampered(one.name, one.alteration, "nothing")
                 continue
             judgement = judge_run(copy)
-            yield Tampered(one.name, one.what, str(judgement.verdict), _ids(judgement))
+            yield Tampered(one.name, one.alteration, str(judgement.verdict), _ids(judgement))
         finally:
             shutil.rmtree(copy, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Azure's blob store as its emulator has it: Azurite, a process on loopback."""
+"""Azure's blob store as its emulator provides it: Azurite, a process on loopback."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ class AzureServer:
 
     @property
     def options(self) -> dict[str, str]:
-        """As the data source takes them."""
+        """Options for the data source."""
         return {
             "fs.azure.endpoint": f"http://127.0.0.1:{self.port}",
             f"fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net": KEY,
@@ -56,7 +56,7 @@ class AzureServer:
 
 @contextmanager
 def azure_server() -> Iterator[AzureServer]:
-    """Until the end of the block; it tells nobody outside that it runs."""
+    """Run the server until the end of the block, without its telemetry."""
     program = npm_modules("azurite", VERSION) / "azurite" / "dist" / "src" / "blob" / "main.js"
     command = ["node", str(program), "--blobHost", "127.0.0.1", "--blobPort", "0", "--silent"]
     command += ["--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
@@ -65,12 +65,12 @@ def azure_server() -> Iterator[AzureServer]:
     ) as child:
         try:
             assert child.stdout is not None
-            said = ""
-            while (found := re.search(r"listens on http://127\.0\.0\.1:(\d+)", said)) is None:
+            output = ""
+            while (matched := re.search(r"listens on http://127\.0\.0\.1:(\d+)", output)) is None:
                 line = child.stdout.readline()
-                assert line, f"Azurite ended: {said}"
-                said += line
-            server = AzureServer(int(found[1]))
+                assert line, f"Azurite ended: {output}"
+                output += line
+            server = AzureServer(int(matched[1]))
             server.file_system().create_dir(CONTAINER)
             yield server
         finally:

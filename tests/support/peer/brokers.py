@@ -53,7 +53,7 @@ class PeerError(Exception):
 
 @dataclass(slots=True)
 class Broker:
-    """One place for a broker."""
+    """A place for a broker."""
 
     name: str
     broker_id: int
@@ -65,17 +65,17 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """Address for clients."""
         return f"{HOST}:{self.port}"
 
     @property
     def store(self) -> Path:
-        """Its store directory, whoever runs."""
+        """Its store directory, which any program may use."""
         return self.directory / "store"
 
     @property
     def process(self) -> ManagedProcess:
-        """What runs in it."""
+        """The process that runs in it."""
         assert self.running is not None, f"nothing was started in {self.name}"
         return self.running
 
@@ -198,17 +198,17 @@ class Site:
         return Admin(self._world, nameservers=self.nameserver, timeout_s=2.0)
 
     async def wait_caught_up(self, slave: Broker, master: Broker) -> None:
-        """Until a slave has all of its master's log, and its queues all of the log."""
+        """Wait until a slave has all of its master's log, and its queues all of the log."""
 
         async def has_all(admin: Admin) -> bool:
-            wanted = (await admin.runtime_info(master.address))["commitLogMaxOffset"]
+            end = (await admin.runtime_info(master.address))["commitLogMaxOffset"]
             info = await admin.runtime_info(slave.address)
-            return info["commitLogMaxOffset"] == wanted and info["dispatchBehindBytes"] == "0"
+            return info["commitLogMaxOffset"] == end and info["dispatchBehindBytes"] == "0"
 
         await self._wait(slave.process, has_all)
 
     async def wait_dispatched(self, broker: Broker) -> None:
-        """Until a broker's queues know all of its log."""
+        """Wait until a broker's queues know all of its log."""
 
         async def has_all(admin: Admin) -> bool:
             return (await admin.runtime_info(broker.address))["dispatchBehindBytes"] == "0"
@@ -216,16 +216,16 @@ class Site:
         await self._wait(broker.process, has_all)
 
     async def wait_gone(self, broker: Broker) -> None:
-        """Until the nameserver does not route to a broker any more."""
+        """Wait until the nameserver does not route to a broker any more."""
 
         async def is_gone(admin: Admin) -> bool:
-            found = (await admin.cluster()).broker_addr_table.get(broker.name)
-            return found is None or broker.broker_id not in found.broker_addrs
+            row = (await admin.cluster()).broker_addr_table.get(broker.name)
+            return row is None or broker.broker_id not in row.broker_addrs
 
         await self._wait(self._processes[0], is_gone)
 
     async def wait_mark(self, broker: Broker) -> None:
-        """Until a node's durable mark stands behind all that its log has now."""
+        """Wait until a node's durable mark is past all that its log has now."""
         async with self.admin() as admin:
             end = int((await admin.runtime_info(broker.address))["commitLogMaxOffset"])
 
@@ -240,14 +240,14 @@ class Site:
         return True
 
     async def _broker_serves(self, admin: Admin, broker: Broker) -> bool:
-        found = (await admin.cluster()).broker_addr_table.get(broker.name)
-        if found is None or found.broker_addrs.get(broker.broker_id) != broker.address:
+        row = (await admin.cluster()).broker_addr_table.get(broker.name)
+        if row is None or row.broker_addrs.get(broker.broker_id) != broker.address:
             return False
         await admin.runtime_info(broker.address)
         return True
 
     async def _wait(self, process: ManagedProcess, is_so: Looking) -> None:
-        """Until `is_so`; errors of a client count as not yet. Raises `PeerError`."""
+        """Wait until `is_so`; errors of a client count as not yet. Raises `PeerError`."""
         last: object = "nothing yet"
         with trio.move_on_after(SERVING_S):
             async with self.admin() as admin:

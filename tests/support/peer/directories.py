@@ -1,4 +1,4 @@
-"""What the independent reader says about the directories that a test left."""
+"""Findings of the independent reader in the directories that a test left."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ def assert_sound(store: Path, worst: Severity = Severity.NOTE) -> None:
     assert report.records > 0
 
 
-def assert_logs_equal(one: Path, other: Path, *, segments: int) -> None:
+def assert_logs_equal(first: Path, second: Path, *, segments: int) -> None:
     """Both logs begin at 0, have at least so many segments, and are equal byte for byte."""
-    directories = [open_directory(store) for store in (one, other)]
+    directories = [open_directory(store) for store in (first, second)]
     try:
         logs = [directory.log for directory in directories]
         ends = [next(item for item in log.scan() if isinstance(item, LogEnd)) for log in logs]

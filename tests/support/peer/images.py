@@ -1,7 +1,7 @@
 """Images for these tests: one with the layout of RocketMQ's own, and some that cannot be used.
 
 The makers' Dockerfile of `apache/rocketmq` (rocketmq-docker, image-build/Dockerfile-ubuntu) puts
-the distribution below the home of a user 3000 that nobody else may enter, Java where JAVA_HOME
+the distribution below the home of a user 3000 that no other user may enter, Java where JAVA_HOME
 says, and an entry point before all.
 """
 

@@ -25,7 +25,7 @@ PeerMissing = InstallationError
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where the jars and our classes are."""
+    """Paths of the jars and our classes."""
 
     jars: foreign.Installation
     classes: Path
@@ -80,13 +80,13 @@ def _compile(sources: list[Path], installed: Installation) -> None:
 
 
 def _digest(version: str, *paths: Path) -> str:
-    found = hashlib.sha256(version.encode())
+    digest = hashlib.sha256(version.encode())
     for path in paths:
-        found.update(path.name.encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _stored(directory: Path) -> str:
-    """What a directory was made from; empty when it is not there or not finished."""
+    """Digest of what a directory was made from; empty when it is not there or not finished."""
     stamp = directory.with_suffix(".stamp")
     return stamp.read_text() if stamp.exists() and directory.is_dir() else ""

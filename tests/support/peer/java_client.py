@@ -82,10 +82,10 @@ class JavaClient:
         With `wait` off the broker is asked (`WAIT=false`) to wait neither for its disk nor a slave;
         with `order_key` Java's `SelectMessageQueueByHash` chooses the queue.
         """
-        wanted = [_as_json(message, wait) for message in messages]
-        for one in wanted if order_key is not None else ():
-            one["order"] = order_key
-        rows = await self.ask("send", messages=wanted)
+        rows_to_send = [_as_json(message, wait) for message in messages]
+        for row_to_send in rows_to_send if order_key is not None else ():
+            row_to_send["order"] = order_key
+        rows = await self.ask("send", messages=rows_to_send)
         assert {row["status"] for row in rows} == {"SEND_OK"}
         return [
             Written(message, row["queueId"], row["queueOffset"], row["msgId"], row["offsetMsgId"])
@@ -127,11 +127,11 @@ class JavaClient:
         )
 
     async def read(self, topics: Iterable[str]) -> list[Row]:
-        """All messages of some topics, by the pull consumer."""
-        found = []
+        """Read all messages of some topics by the pull consumer."""
+        rows = []
         for topic in topics:
-            found += [Row.of_java(row) for row in await self.ask("read", topic=topic)]
-        return found
+            rows += [Row.of_java(row) for row in await self.ask("read", topic=topic)]
+        return rows
 
     async def query(self, topic: str, keys: Iterable[str]) -> dict[str, set[str]]:
         """Offset ids of the messages with each key, at most 64 of each."""
@@ -144,7 +144,7 @@ class JavaClient:
 
 
 def _as_json(message: Message, wait: bool) -> dict[str, Any]:
-    wanted: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "topic": message.topic,
         "body": base64.b64encode(message.body).decode(),
         "properties": dict(message.properties),
@@ -152,7 +152,7 @@ def _as_json(message: Message, wait: bool) -> dict[str, Any]:
         "wait": wait,
     }
     if message.tag:
-        wanted["tags"] = message.tag
+        fields["tags"] = message.tag
     if message.keys:
-        wanted["keys"] = " ".join(message.keys)
-    return wanted
+        fields["keys"] = " ".join(message.keys)
+    return fields

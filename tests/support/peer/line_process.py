@@ -74,7 +74,7 @@ class LineProcess:
         await self._input.aclose()
 
     async def line(self) -> dict[str, Any]:
-        """Its next line. Raises `ProgramEnded`."""
+        """Read its next line. Raises `ProgramEnded`."""
         assert self._output is not None
         while b"\n" not in self._read:
             data = await self._output.receive_some()
@@ -83,8 +83,8 @@ class LineProcess:
                 raise ProgramEnded(f"{self.log_path} ends with:\n{text}")
             self._read += data
         line, _, self._read = self._read.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        row: dict[str, Any] = json.loads(line)
+        return row
 
 
 def _stream(pipe: IO[bytes]) -> trio.lowlevel.FdStream:

@@ -23,9 +23,9 @@ def npm_modules(name: str, version: str) -> Path:
     if not place.is_dir():
         DIRECTORY.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="npm-", dir=DIRECTORY) as temporary:
-            made = Path(temporary) / "made"
-            command = ["npm", "install", "--prefix", str(made), "--no-audit", "--no-fund"]
+            installed = Path(temporary) / "made"
+            command = ["npm", "install", "--prefix", str(installed), "--no-audit", "--no-fund"]
             command += ["--ignore-scripts", "--no-package-lock", f"{name}@{version}"]
             run_tool(command, INSTALL_S, f"npm could not install {name} {version}")
-            made.rename(place)
+            installed.rename(place)
     return place / "node_modules"

@@ -27,7 +27,7 @@ class OnsProducer:
         self._program = program
 
     async def send(self, message: Message) -> Row:
-        """What the client says of it: `status`, and where it is, or `error`."""
+        """Send a message; return the client's row: `status`, and its place or `error`."""
         await self._program.say(
             {
                 "topic": message.topic,
@@ -42,13 +42,13 @@ class OnsProducer:
 
 
 class OnsConsumer:
-    """What a member of a group was given so far."""
+    """Messages that a member of a group has received so far."""
 
     def __init__(self, program: LineProcess) -> None:
         self.program = program
         self.rows: list[Row] = []
         """`body` (bytes), `reconsumed`, `topic`, `tag`, `keys`, `at` (seconds), as they came."""
-        self._came = trio.Event()
+        self._arrived = trio.Event()
 
     async def run(self) -> None:
         """Collect."""
@@ -56,14 +56,14 @@ class OnsConsumer:
             row = await self.program.line()
             body = base64.b64decode(row["body"])
             self.rows.append(row | {"body": body, "at": trio.current_time()})
-            self._came.set()
-            self._came = trio.Event()
+            self._arrived.set()
+            self._arrived = trio.Event()
 
     async def until(self, enough: Callable[[list[Row]], bool]) -> None:
         """Wait until that is so of what came."""
         with trio.fail_after(WAIT_S):
             while not enough(self.rows):
-                await self._came.wait()
+                await self._arrived.wait()
 
 
 @asynccontextmanager

@@ -37,7 +37,7 @@ class Row:
 
     @classmethod
     def of_java(cls, row: Mapping[str, Any]) -> "Row":
-        """From what `Reads.java` prints."""
+        """Build a row from the output of `Reads.java`."""
         properties = {k: v for k, v in row["properties"].items() if k not in ADDED_BY_READERS}
         return cls(
             topic=row["topic"],
@@ -55,7 +55,7 @@ class Row:
 
     @classmethod
     def of_ours(cls, message: Received) -> "Row":
-        """From what our consumer returns."""
+        """Build a row from a message of our consumer."""
         return cls(
             topic=message.topic,
             queue_id=message.queue.queue_id,
@@ -84,25 +84,25 @@ class Written:
 
 def by_place(rows: Iterable[Row]) -> dict[tuple[str, int, int], Row]:
     """Rows by topic, queue and offset; none of them twice, none missing within a queue."""
-    found: dict[tuple[str, int, int], Row] = {}
+    places: dict[tuple[str, int, int], Row] = {}
     counts: dict[tuple[str, int], int] = {}
     for row in sorted(rows, key=lambda row: row.place):
-        assert row.place not in found, f"{row.place} was read twice"
+        assert row.place not in places, f"{row.place} was read twice"
         queue = row.place[:2]
         assert row.queue_offset == counts.get(queue, 0), f"nothing stands before {row.place}"
         counts[queue] = row.queue_offset + 1
-        found[row.place] = row
-    return found
+        places[row.place] = row
+    return places
 
 
 def by_key(rows: Iterable[Row], topic: str) -> dict[str, set[str]]:
     """Key -> offset ids of the topic's messages that have it, for keys that a query can answer."""
-    found: dict[str, set[str]] = {}
+    ids_by_key: dict[str, set[str]] = {}
     for row in rows:
         if row.topic == topic:
             for key in row.keys:
-                found.setdefault(key, set()).add(row.offset_id)
-    return {key: ids for key, ids in found.items() if len(ids) <= KEY_QUERY_MAX}
+                ids_by_key.setdefault(key, set()).add(row.offset_id)
+    return {key: ids for key, ids in ids_by_key.items() if len(ids) <= KEY_QUERY_MAX}
 
 
 def assert_held(
@@ -116,16 +116,23 @@ def assert_held(
     `has_own_id`: its id is the one that its producer gave it. RocketMQ 5.3 gives the items of a
     batch the batch's id besides, and readers take that.
     """
-    for one in written:
-        place = (one.message.topic, one.queue_id, one.queue_offset)
+    for written_message in written:
+        place = (
+            written_message.message.topic,
+            written_message.queue_id,
+            written_message.queue_offset,
+        )
         row = rows.get(place)
         assert row is not None, f"{place} was acknowledged and is not there"
-        assert row.body == one.message.body, place
-        assert row.message_id == one.message_id or not has_own_id, place
-        assert row.offset_id == one.offset_id, place
-        assert (row.tag, row.keys) == (one.message.tag, tuple(one.message.keys)), place
-        assert row.flag == one.message.flag, place
-        for name, text in one.message.properties.items():
+        assert row.body == written_message.message.body, place
+        assert row.message_id == written_message.message_id or not has_own_id, place
+        assert row.offset_id == written_message.offset_id, place
+        assert (row.tag, row.keys) == (
+            written_message.message.tag,
+            tuple(written_message.message.keys),
+        ), place
+        assert row.flag == written_message.message.flag, place
+        for name, text in written_message.message.properties.items():
             assert row.properties[name] == text, place
 
 

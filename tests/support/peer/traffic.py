@@ -1,4 +1,4 @@
-"""What our own client writes and reads in these tests."""
+"""Messages that our own client writes and reads in these tests."""
 
 import random
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ def varied(topics: Iterable[str], count: int, seed: int) -> list[Message]:
     """Messages of all shapes: sizes, bytes, keys, tags, properties, flags."""
     draw = random.Random(seed)
     names = list(topics)
-    found = []
+    messages = []
     for number in range(count):
         keys = [
             f"key-{seed}-{number}",
             *draw.sample(["half", "schlüssel", "键"], draw.randrange(3)),
         ]
-        found.append(
+        messages.append(
             Message(
                 names[number % len(names)],
                 draw.randbytes(draw.choice((1, 17, 400, 2000, 3500))),
@@ -35,12 +35,12 @@ def varied(topics: Iterable[str], count: int, seed: int) -> list[Message]:
                 flag=draw.choice((0, 1, -(2**31), 2**31 - 1)),
             )
         )
-    return found
+    return messages
 
 
 async def write(nameserver: str, messages: list[Message], *, batch: int = 1) -> list[Written]:
     """Send one after the other, or in batches of one topic; all have to be acknowledged."""
-    found: list[Written] = []
+    written: list[Written] = []
     async with Producer(nameservers=nameserver, retries=0, timeout_s=10) as producer:
         for start in range(0, len(messages), batch):
             part = messages[start : start + batch]
@@ -50,7 +50,7 @@ async def write(nameserver: str, messages: list[Message], *, batch: int = 1) -> 
                 outcome = await producer.send(part[0])
             assert isinstance(outcome, Sent), outcome
             assert outcome.is_safe, outcome
-            found += [
+            written += [
                 Written(
                     message,
                     outcome.queue.queue_id,
@@ -60,19 +60,19 @@ async def write(nameserver: str, messages: list[Message], *, batch: int = 1) -> 
                 )
                 for number, message in enumerate(part)
             ]
-    return found
+    return written
 
 
 async def write_at_once(nameserver: str, messages: list[Message]) -> list[Written]:
     """Send all together, in batches that the producer makes."""
-    found: list[Written] = []
+    written: list[Written] = []
 
     async def send(message: Message) -> None:
         outcome = await producer.send(message)
         assert isinstance(outcome, Sent), outcome
         place = outcome.queue.queue_id, outcome.queue_offset
         assert outcome.offset_id is not None
-        found.append(Written(message, *place, outcome.message_id, outcome.offset_id))
+        written.append(Written(message, *place, outcome.message_id, outcome.offset_id))
 
     async with (
         Producer(nameservers=nameserver, timeout_s=10, linger_s=0.05) as producer,
@@ -80,23 +80,23 @@ async def write_at_once(nameserver: str, messages: list[Message]) -> list[Writte
     ):
         for message in messages:
             nursery.start_soon(send, message)
-    return found
+    return written
 
 
 async def read(nameserver: str, topics: Iterable[str]) -> list[Row]:
     """Every message of every queue, by our consumer."""
-    found = []
+    rows = []
     async with Consumer(nameservers=nameserver, group="peer-reader") as consumer:
         for topic in topics:
             for queue in await consumer.queues(topic):
                 offset = 0
                 while True:
                     pulled = await consumer.pull(queue, offset)
-                    found += [Row.of_ours(message) for message in pulled.messages]
+                    rows += [Row.of_ours(message) for message in pulled.messages]
                     if pulled.status is not PullStatus.FOUND and pulled.next_offset <= offset:
                         break
                     offset = pulled.next_offset
-    return found
+    return rows
 
 
 async def query(nameserver: str, topic: str, keys: Iterable[str]) -> dict[str, set[str]]:

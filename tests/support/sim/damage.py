@@ -37,7 +37,7 @@ FIELDS = {
 @dataclass(frozen=True)
 class Case:
     stop: str
-    what: str
+    alteration: str
     change: Change
 
 
@@ -70,7 +70,7 @@ def stores() -> dict[str, DiskImage]:
 
 def records(image: DiskImage) -> list[tuple[str, int, int]]:
     """Path, place in the file and size of each record."""
-    found = []
+    places = []
     for path in image.paths():
         if not path.startswith(f"{ROOT}/commitlog/"):
             continue
@@ -80,9 +80,9 @@ def records(image: DiskImage) -> list[tuple[str, int, int]]:
             size = HEAD.unpack_from(data, at)[0]
             if size < HEAD.size:
                 break
-            found.append((path, at, size))
+            places.append((path, at, size))
             at += size
-    return found
+    return places
 
 
 def cases(images: dict[str, DiskImage]) -> Iterator[Case]:
@@ -150,43 +150,49 @@ def delete(path: str) -> Change:
 
 
 async def serve(store: MessageStore) -> str:
-    """What a start serves: empty for everything as it was, else what told of the rest."""
+    """Read everything a start serves; return an empty text if all is as before, else who reported
+    the loss.
+    """
     await store.scrubber.finished.wait()
-    told = [f"scrub: {damage.reason}" for damage in store.scrubber.damage]
-    told += ["scrub: records in no queue"] * bool(store.scrubber.unqueued)
-    told += [f"start: {finding}" for finding in store.recovery.findings]
-    found: dict[int, bytes] = {}
+    reports = [f"scrub: {damage.reason}" for damage in store.scrubber.damage]
+    reports += ["scrub: records in no queue"] * bool(store.scrubber.unqueued)
+    reports += [f"start: {finding}" for finding in store.recovery.findings]
+    bodies: dict[int, bytes] = {}
     unknown = 0
     offset = store.queue_min("T", 0)
     while offset < store.queue_max("T", 0):
         try:
             result = store.get_messages("T", 0, offset, 1)
         except CorruptRecord as exc:
-            told.append(f"refused: {exc}")
+            reports.append(f"refused: {exc}")
             offset += 1
             continue
         try:
             for message in decode_messages(store.read_cached(result.ranges) or b""):
-                number = found[message.queue_offset] = message.body.split(b" ")[0]
+                number = bodies[message.queue_offset] = message.body.split(b" ")[0]
                 at_ms = message.store_timestamp
                 offsets = store._parts.index.query(
                     "T", f"k{number.decode()}", 9, at_ms - 1000, at_ms + 1000
                 )
                 unknown += message.physical_offset not in offsets
         except RemoteProtocolError as exc:
-            told.append(f"checksum: {exc}")
+            reports.append(f"checksum: {exc}")
         assert result.next_offset > offset, "a pull that does not go on"
         offset = result.next_offset
-    told += [f"scrub: {store.scrubber.index_damage}"] * bool(store.scrubber.index_damage)
-    if unknown and not told:
+    reports += [f"scrub: {store.scrubber.index_damage}"] * bool(store.scrubber.index_damage)
+    if unknown and not reports:
         return f"SILENT LOSS: keys of {unknown} messages"
-    if found == {number: b"%d" % number for number in range(COUNT)}:
+    if bodies == {number: b"%d" % number for number in range(COUNT)}:
         return "served whole"
-    return f"told: {told[0]}" if told else f"SILENT LOSS: {COUNT - len(found)} of {COUNT} messages"
+    return (
+        f"told: {reports[0]}"
+        if reports
+        else f"SILENT LOSS: {COUNT - len(bodies)} of {COUNT} messages"
+    )
 
 
 def outcome(case: Case, images: dict[str, DiskImage]) -> str:
-    """What a start makes of a case."""
+    """Outcome of a start on a case."""
     image = edited(images[case.stop], case.change)
     try:
         answer: str = session(
@@ -198,20 +204,22 @@ def outcome(case: Case, images: dict[str, DiskImage]) -> str:
 
 
 def explained(case: Case) -> str:
-    """Why nothing can tell of a damage; empty if something has to."""
-    if case.stop != "clean" and case.what in {
+    """Reason why no check can report a damage; empty if one has to."""
+    if case.stop != "clean" and case.alteration in {
         f"bit in {name} of the last record" for name in ("queue id", "topic")
     }:
-        return "no checksum covers the field (enabledAppendPropCRC writes one), and no queue has it"
-    last_segment = case.what.startswith(f"commitlog/{2 * CONFIG.segment_size:020d}")
-    if case.stop == "power" and (last_segment or case.what == "last record zeroed"):
+        return (
+            "no checksum covers the field (enabledAppendPropCRC writes one), and it is in no queue"
+        )
+    last_segment = case.alteration.startswith(f"commitlog/{2 * CONFIG.segment_size:020d}")
+    if case.stop == "power" and (last_segment or case.alteration == "last record zeroed"):
         return "above W, and the last F was not on disk: no different from what the power loss left"
     return ""
 
 
 def table(outcomes: dict[Case, str]) -> dict[str, Counter[str]]:
     """Verdicts by kind of stop."""
-    found: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     for case, text in outcomes.items():
-        found.setdefault(case.stop, Counter())[text.partition(":")[0]] += 1
-    return found
+        counts.setdefault(case.stop, Counter())[text.partition(":")[0]] += 1
+    return counts

@@ -1,4 +1,5 @@
-"""What the disk model says a power cut could leave: the oracle that real file systems answer to.
+"""Disk contents that a power cut can leave by the disk model: the oracle that real file systems
+answer to.
 
 `lose_power` draws one outcome; this says of any outcome whether it could have been drawn, in the
 harshest mode (`random`). What ext4 leaves after a real cut has to be among these, or a store that
@@ -12,10 +13,10 @@ from rocketbed.chaos.backends.sim.namespace import Change, Names, Namespace, spl
 
 
 def refusal(namespace: Namespace, files: Mapping[str, bytes], directories: Set[str]) -> str:
-    """Why an outcome is impossible; empty when it is one of those the model allows.
+    """Reason why an outcome is impossible; empty when the model allows it.
 
     `files` maps each path to its contents, `directories` are all paths of directories but the
-    roots. `namespace` is the disk as it was before the cut.
+    roots. `namespace` is the disk before the cut.
     """
     reasons = []
     for names in possible_names(namespace):
@@ -44,52 +45,52 @@ def possible_names(namespace: Namespace) -> Iterator[Names]:
             lost = broken | frozenset(change.names)
             following[_key(names, lost)] = (names, lost)
             if broken.isdisjoint(change.names):
-                kept = _applied(names, change)
-                following[_key(kept, broken)] = (kept, broken)
+                applied = _applied(names, change)
+                following[_key(applied, broken)] = (applied, broken)
         states = following
-    seen = set()
+    known_keys = set()
     for names, _ in states.values():
         key = _key(names, frozenset())
-        if key not in seen:
-            seen.add(key)
+        if key not in known_keys:
+            known_keys.add(key)
             yield names
 
 
 def content_refusal(inode: Inode, data: bytes) -> str:
-    """Why a file cannot have these contents after a cut; empty when it can."""
+    """Reason why a file cannot have these contents after a cut; empty when it can."""
     if not _length_is_possible(inode, len(data)):
         return f"length {len(data)} is not one of {possible_lengths(inode)}"
     for start in range(0, len(data), SECTOR):
-        found = data[start : start + SECTOR]
+        actual = data[start : start + SECTOR]
         possible = possible_sectors(inode, start // SECTOR)
-        if not any(one[: len(found)] == found for one in possible):
-            shown = ", ".join(sorted({_shown(one[: len(found)]) for one in possible}))
-            return f"bytes from {start} on are {_shown(found)}, not {shown}"
+        if not any(one[: len(actual)] == actual for one in possible):
+            possible_text = ", ".join(sorted({_runs_text(one[: len(actual)]) for one in possible}))
+            return f"bytes from {start} on are {_runs_text(actual)}, not {possible_text}"
     return ""
 
 
 def possible_lengths(inode: Inode) -> list[tuple[int, int]]:
     """Lengths after a cut, as (exactly this, up to this in steps of a sector)."""
-    found = [(inode.length, inode.length)]
+    lengths = [(inode.length, inode.length)]
     for generation in reversed(inode.generations):
         if generation.length is not None:
-            reach = max(up_to for _, up_to in found) if generation.grown else generation.length
-            found.append((generation.length, max(reach, generation.length)))
-    return found
+            reach = max(up_to for _, up_to in lengths) if generation.grown else generation.length
+            lengths.append((generation.length, max(reach, generation.length)))
+    return lengths
 
 
 def possible_sectors(inode: Inode, sector: int) -> list[bytes]:
     """Contents of a sector after a cut, filled up with zeros, the newest first."""
     start = sector * SECTOR
-    found = [bytes(inode.data[start : start + SECTOR])]
-    found.extend(
+    versions = [bytes(inode.data[start : start + SECTOR])]
+    versions.extend(
         generation.sectors[sector]
         for generation in reversed(inode.generations)
         if sector in generation.sectors
     )
     if sector in inode.forsaken:
-        found.append(inode.forsaken[sector])
-    return [one.ljust(SECTOR, b"\0") for one in found]
+        versions.append(inode.forsaken[sector])
+    return [one.ljust(SECTOR, b"\0") for one in versions]
 
 
 def _length_is_possible(inode: Inode, length: int) -> bool:
@@ -117,7 +118,7 @@ def _key(names: Names, broken: frozenset[str]) -> object:
     return files, frozenset(names.children), broken
 
 
-def _shown(data: bytes) -> str:
+def _runs_text(data: bytes) -> str:
     """Runs of equal bytes, short enough to read."""
     runs: list[tuple[int, int]] = []
     for byte in data:

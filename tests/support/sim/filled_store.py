@@ -32,14 +32,14 @@ def last_record(disk: SimDisk) -> tuple[str, int, int]:
     """Path, place in the file and size of the last record."""
     image = disk.image()
     for path in reversed(segments_of(image)):
-        data, at, found = image.contents(path), 0, (0, 0)
+        data, at, last = image.contents(path), 0, (0, 0)
         while at + HEAD.size <= len(data) and (size := HEAD.unpack_from(data, at)[0]) > 0:
             if HEAD.unpack_from(data, at)[6] != int(path.rpartition("/")[2]) + at:
                 break
-            found = (at, size)
+            last = (at, size)
             at += size
-        if found[1]:
-            return path, *found
+        if last[1]:
+            return path, *last
     raise AssertionError("no record")
 
 

@@ -31,7 +31,7 @@ async def heal_it(world: World, config: StoreConfig, fetch: Fetch) -> list[Hole]
 
 
 async def try_to_heal(world: World, config: StoreConfig, fetch: Fetch) -> str:
-    """Why it was not healed, so that the disk can be looked at afterwards."""
+    """Reason why it was not healed, so that the disk can be looked at afterwards."""
     try:
         await heal(world, config, fetch)
     except NotHealed as exc:

@@ -24,8 +24,8 @@ def failed(plans: Iterable[Plan], looked: list[dict[str, bool]] | None = None) -
 
 def describe(outcome: Outcome) -> str:
     plan = outcome.plan
-    found = ", ".join(outcome.finding_ids)
+    ids = ", ".join(outcome.finding_ids)
     return (
-        f"rocketbed chaos run {plan.name} --seed {plan.seed}: {outcome.verdict} {found}"
+        f"rocketbed chaos run {plan.name} --seed {plan.seed}: {outcome.verdict} {ids}"
         f" {outcome.error}"
     )

@@ -1,4 +1,4 @@
-"""A group whose roles change by hand: nodes `b1`, `b2`, `b3`, of which any may be the master."""
+"""A group whose roles change by hand: nodes `b1`, `b2`, `b3`, any of which may be the master."""
 
 import posixpath
 from contextlib import closing
@@ -112,9 +112,9 @@ class Group(SimCluster):
 
     def isolate(self, name: str) -> None:
         """Cut a node from the other nodes until `heal`; clients still reach it."""
-        for other in NODES:
-            if other != name:
-                cut(self.simulation.network, name, other)
+        for peer in NODES:
+            if peer != name:
+                cut(self.simulation.network, name, peer)
 
     def log_of(self, name: str) -> bytes:
         """A node's commit log up to its end."""
@@ -123,7 +123,7 @@ class Group(SimCluster):
         return b"".join(disk.contents(path) for path in files)[: self.nodes[name].store.max_offset]
 
     def kept_of(self, name: str) -> dict[str, bytes]:
-        """What a node keeps of its cuts, by offset."""
+        """Cuts that a node keeps, by offset."""
         disk = self.simulation.process(name).disk
         return {
             posixpath.basename(path): disk.contents(path)

@@ -134,7 +134,7 @@ class Cluster:
         return sent
 
     def log_of(self, name: str) -> bytes:
-        """The commit log of a node, as long as it is."""
+        """The whole commit log of a node."""
         store = self.nodes[name].store
         disk = self.simulation.process(name).disk
         files = [path for path in disk.paths() if path.startswith("/store/commitlog/")]
@@ -156,9 +156,9 @@ class Cluster:
             assert self.log_of(name) == self.log_of("master")
 
     def check_queue(self, name: str) -> None:
-        """Every acknowledged message stands at its offset in a node's consume queue."""
+        """Check that every acknowledged message is at its offset in a node's consume queue."""
         store = self.nodes[name].store
-        found: dict[int, bytes] = {}
+        units: dict[int, bytes] = {}
         process = self.simulation.process(name)
         offset = 0
         while offset < store.queue_max("T", 0):
@@ -167,10 +167,10 @@ class Cluster:
             assert joined
             while joined:
                 size = int.from_bytes(joined[:4], "big")
-                found[offset], joined = joined[:size], joined[size:]
+                units[offset], joined = joined[:size], joined[size:]
                 offset += 1
         for offset, body in self.acknowledged.items():
-            assert body in found[offset]
+            assert body in units[offset]
 
 
 async def _run_node(world: World, config: NodeConfig, task_status: trio.TaskStatus[Node]) -> None:

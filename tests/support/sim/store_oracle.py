@@ -1,4 +1,4 @@
-"""What a recovered store must be, given what the ledger knows (chaos.md 2.3, S11-S14).
+"""Required state of a recovered store, given the ledger (chaos.md 2.3, S11-S14).
 
 Neighbouring crash points often leave the same files, and nearly all have one of few logs: a
 recovery of files that a process has recovered already is not run again.
@@ -25,7 +25,8 @@ def crash_kind(kind: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Found:
-    """What a recovery finds on a disk; the same bytes under the same names are the same to it.
+    """Files that a recovery finds on a disk; the same bytes under the same names are the same to
+    it.
 
     Not part of it is what only a power cut would ask for, and times of files, which no recovery
     reads.
@@ -47,13 +48,13 @@ def reboot(image: DiskImage, kind: str, settings: StoreConfig, *, boots: int = 1
 
 
 @lru_cache(maxsize=1024)
-def _recovery(found: Found, settings: StoreConfig, boots: int) -> SoloRun:
-    return run_solo(recover, settings, image=found.image, boots=boots)
+def _recovery(on_disk: Found, settings: StoreConfig, boots: int) -> SoloRun:
+    return run_solo(recover, settings, image=on_disk.image, boots=boots)
 
 
 def records_of(log: bytes, low: int, end: int, segment_size: int) -> dict[int, bytes]:
     """Records that tile [low, end) of a log; asserts that they do (S1)."""
-    found: dict[int, bytes] = {}
+    records: dict[int, bytes] = {}
     position = low
     while position < end:
         at = position - low
@@ -63,28 +64,28 @@ def records_of(log: bytes, low: int, end: int, segment_size: int) -> dict[int, b
             assert position % segment_size == 0
             continue
         assert size > 0, f"no record at {position}"
-        found[position] = log[at : at + size]
+        records[position] = log[at : at + size]
         position += size
     assert position == end
     assert not log[end - low :].strip(b"\0"), "bytes behind the end of the log (T4)"
-    return found
+    return records
 
 
 def check_log(recovered: SoloRun, ledger: Ledger, kind: str, settings: StoreConfig) -> None:
     """Prefix of what was written; nothing that must survive is missing; nothing else is there."""
     value = recovered.value
-    found = records_of(value["log"], value["min"], value["end"], settings.segment_size)
+    records = records_of(value["log"], value["min"], value["end"], settings.segment_size)
     floor = ledger.written if kind == "kill" else ledger.flushed
     if ledger.cutting is not None:
         floor = min(floor, ledger.cutting)
     assert value["end"] >= floor, f"lost: the log ends at {value['end']}, {floor} was promised"
     for offset, record in ledger.log.items():
         if offset >= value["min"] and offset + len(record) <= min(floor, value["end"]):
-            assert found[offset] == record
+            assert records[offset] == record
     possible = ledger.possible()
-    for offset, record in found.items():
+    for offset, record in records.items():
         assert record == possible.get(offset), (
-            f"a record nobody wrote, or a changed one, at {offset}"
+            f"a record that was never written, or a changed one, at {offset}"
         )
 
 
@@ -110,7 +111,7 @@ def check_derived(image: DiskImage, low: int, ledger: Ledger, settings: StoreCon
 
 def _units(files: dict[str, bytes], low: int, ledger: Ledger) -> dict[tuple[str, int], bytes]:
     """Units of records at or above `low`, by queue and slot; deleted topics are left out."""
-    found: dict[tuple[str, int], bytes] = {}
+    units: dict[tuple[str, int], bytes] = {}
     for path, data in files.items():
         if path.startswith("index"):
             continue
@@ -122,21 +123,21 @@ def _units(files: dict[str, bytes], low: int, ledger: Ledger) -> dict[tuple[str,
             physical, size = unit.unpack_from(data, at)[:2]
             if size and physical >= low and not (physical == 0 and size == BLANK_UNIT_SIZE):
                 slot = (int(name) + at) // unit.size if unit is UNIT else 0
-                found[f"{directory} {slot}", physical] = data[at : at + unit.size]
-    return found
+                units[f"{directory} {slot}", physical] = data[at : at + unit.size]
+    return units
 
 
 def _entries(files: dict[str, bytes], low: int, settings: StoreConfig) -> list[tuple[int, int]]:
     """Key hash and offset of index entries of records at or above `low`, in order."""
-    found = []
+    entries = []
     first = HEADER.size + 4 * settings.index_slots
     for path in sorted(path for path in files if path.startswith("index")):
         count = HEADER.unpack_from(files[path])[5]
         for number in range(1, count):
             key_hash, physical, _, _ = ENTRY.unpack_from(files[path], first + 20 * number)
             if physical >= low:
-                found.append((key_hash, physical))
-    return found
+                entries.append((key_hash, physical))
+    return entries
 
 
 def check_abort(crashed: DiskImage, ledger: Ledger, recovered: SoloRun) -> None:
@@ -156,10 +157,10 @@ def check_checkpoint(crashed: DiskImage, durable_end: int) -> None:
 
 def check_idempotent(recovered: SoloRun, kind: str, settings: StoreConfig) -> None:
     """S14: recovering again changes nothing."""
-    again = reboot(recovered.image, "kill", settings)
-    assert again.value["log"] == recovered.value["log"]
-    assert again.value["end"] == recovered.value["end"]
-    assert derived(again.image) == derived(recovered.image)
+    second = reboot(recovered.image, "kill", settings)
+    assert second.value["log"] == recovered.value["log"]
+    assert second.value["end"] == recovered.value["end"]
+    assert derived(second.image) == derived(recovered.image)
 
 
 def check_all(

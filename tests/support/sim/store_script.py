@@ -41,7 +41,7 @@ def config(**changes: object) -> StoreConfig:
 
 @dataclass
 class Ledger:
-    """What the outside world knows of one incarnation."""
+    """Facts that clients know of one incarnation."""
 
     log: dict[int, bytes] = field(default_factory=dict)
     """Records that were committed and not cut, by physical offset."""
@@ -84,7 +84,7 @@ class Driver:
     def put(
         self, topic: str, queue_id: int, *, size: int = 40, key: str = "", tag: str = ""
     ) -> None:
-        """One message; its body says which it is."""
+        """Append a message; its body identifies it."""
         run = self.store.begin()
         self._add(run, topic, queue_id, size, key, tag)
         self._commit(run)
@@ -272,12 +272,12 @@ async def recover(world: World, settings: StoreConfig) -> dict[str, object]:
 
 def derived(image: DiskImage) -> dict[str, bytes]:
     """Queue files by path, and the contents of index files in order."""
-    found = {
+    files = {
         path: image.contents(path)
         for path in image.paths()
         if path.startswith((f"{ROOT}/consumequeue/", f"{ROOT}/batchconsumequeue/"))
     }
     names = [path for path in image.paths() if path.startswith(f"{ROOT}/index/")]
     for number, path in enumerate(sorted(names)):
-        found[f"index {number}"] = image.contents(path)
-    return found
+        files[f"index {number}"] = image.contents(path)
+    return files

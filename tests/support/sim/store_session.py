@@ -107,15 +107,15 @@ async def settle(store: MessageStore) -> None:
 
 
 def pull(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[StoredMessage]:
-    """All messages of a queue, from its minimum on."""
-    found: list[StoredMessage] = []
+    """Read all messages of a queue, from its minimum on."""
+    messages: list[StoredMessage] = []
     offset = store.queue_min(topic, queue_id)
     while offset < store.queue_max(topic, queue_id):
         result = store.get_messages(topic, queue_id, offset, 32)
-        found += decode_messages(store.read_cached(result.ranges) or b"")
+        messages += decode_messages(store.read_cached(result.ranges) or b"")
         assert result.next_offset > offset
         offset = result.next_offset
-    return found
+    return messages
 
 
 def edited(image: DiskImage, change: Callable[[SimDisk], None]) -> DiskImage:

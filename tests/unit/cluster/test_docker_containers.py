@@ -54,10 +54,10 @@ async def test_a_container_is_paused_once_and_resumed_once(
     api: FakeApi, container: Container
 ) -> None:
     await container.launch()
-    api.asked.clear()
+    api.requests.clear()
     for number in (signal.SIGSTOP, signal.SIGSTOP, signal.SIGCONT, signal.SIGCONT):
         assert await container.send(number)
-    assert [what for what in api.asked if what != "inspect"] == ["pause", "unpause"]
+    assert [what for what in api.requests if what != "inspect"] == ["pause", "unpause"]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ class _Answers(BaseHTTPRequestHandler):
     """Each DELETE gets the next status; the last one stays."""
 
     statuses: list[int]
-    asked: list[str]
+    requests: list[str]
 
     def do_DELETE(self) -> None:
-        self.asked.append(self.path)
+        self.requests.append(self.path)
         status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         if status:
             self.send_response(status)
@@ -40,15 +40,15 @@ class _Answers(BaseHTTPRequestHandler):
 
 @contextmanager
 def daemon(path: Path, *statuses: int) -> Iterator[list[str]]:
-    """What it was asked for."""
-    asked: list[str] = []
-    handler = type("Handler", (_Answers,), {"statuses": list(statuses), "asked": asked})
+    """Yield the paths of the requests to a daemon that answers with these statuses."""
+    requests: list[str] = []
+    handler = type("Handler", (_Answers,), {"statuses": list(statuses), "requests": requests})
     with ThreadingUnixStreamServer(str(path), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield asked
+            yield requests
         finally:
             server.shutdown()
             thread.join()
@@ -59,18 +59,18 @@ def record(path: Path) -> str:
 
 
 def test_what_is_there_is_removed_and_what_is_not_is_no_error(tmp_path: Path) -> None:
-    with daemon(tmp_path / "socket", 204, 404) as asked:
+    with daemon(tmp_path / "socket", 204, 404) as requests:
         assert REMOVERS["container"](record(tmp_path / "socket"))
         assert not REMOVERS["container"](record(tmp_path / "socket"))
-    assert asked == ["/containers/thing?force=true&v=true"] * 2
+    assert requests == ["/containers/thing?force=true&v=true"] * 2
 
 
 @pytest.mark.parametrize("statuses", [(409, 409, 404), (403, 204)])
 def test_what_is_busy_is_waited_for(statuses: tuple[int, ...], tmp_path: Path) -> None:
     """Somebody else removes the container; a container is still leaving the network."""
-    with daemon(tmp_path / "socket", *statuses) as asked:
+    with daemon(tmp_path / "socket", *statuses) as requests:
         assert REMOVERS["docker-network"](record(tmp_path / "socket"))
-    assert asked == ["/networks/thing"] * len(statuses)
+    assert requests == ["/networks/thing"] * len(statuses)
 
 
 def test_what_stays_busy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_another_daemon_that_is_down_may_be_back_with_what_it_had(tmp_path: Path
     run = Ledger.begin(tmp_path / "runs", guard=False)
     run.note("container", record(tmp_path / "socket"))
     assert len(run.close().not_removed) == 1
-    with daemon(tmp_path / "socket", 204) as asked:
+    with daemon(tmp_path / "socket", 204) as requests:
         assert clean(run.directory).not_removed == []
-    assert len(asked) == 1
+    assert len(requests) == 1
     assert not run.directory.exists()

@@ -82,16 +82,16 @@ class Network(PlainNetwork):
 
     def __init__(self, machines: Machines) -> None:
         super().__init__(machines)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.may_restore = trio.Event()
         self.may_restore.set()
 
     async def silence(self, machine: str) -> None:
-        self.asked.append("silence")
+        self.requests.append("silence")
 
     async def restore(self, machine: str) -> None:
         await self.may_restore.wait()
-        self.asked.append("restore")
+        self.requests.append("restore")
 
     async def __aexit__(self, *exception: object) -> None:
         self.was_left = True
@@ -187,9 +187,9 @@ async def test_a_power_cut_while_a_machine_comes_back_is_behind_its_start(tmp_pa
             await wait_all_tasks_blocked()
             nursery.start_soon(backend.power_cut, "b1", "all")
             await wait_all_tasks_blocked()
-            assert network.asked == []
+            assert network.requests == []
             network.may_restore.set()
-        assert network.asked == ["restore", "silence"]
+        assert network.requests == ["restore", "silence"]
         assert backend.programs["b1"].got == [signal.SIGKILL]
 
 

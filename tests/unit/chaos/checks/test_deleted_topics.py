@@ -17,7 +17,7 @@ from tests.support.run_maker import (
     SECOND,
     TOPIC,
     RunMaker,
-    found,
+    violated,
     write_table,
 )
 
@@ -128,7 +128,7 @@ def queue_left_of_one_made_again(run: RunMaker) -> None:
 def test_what_a_deletion_leaves(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
     judgement = run.judge(only=IDS)
-    assert found(judgement) == expected
+    assert violated(judgement) == expected
 
 
 def test_the_ledger_names_each_message(run: RunMaker) -> None:
@@ -151,7 +151,7 @@ def test_what_was_sent_later_has_to_be_there(run: RunMaker) -> None:
     late.invoked_ns = END_NS + SECOND
     run.event(END_NS, "", "topic_again", topic=TOPIC)
     judgement = run.judge(only=IDS)
-    assert {"unseen-message", "follower-skip"} <= found(judgement)
+    assert {"unseen-message", "follower-skip"} <= violated(judgement)
     assert [one.value for one in judgement.result("unseen-message").examples] == [late.value]
 
 

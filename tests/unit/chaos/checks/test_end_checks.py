@@ -24,9 +24,9 @@ from tests.support.run_maker import (
     Made,
     RunMaker,
     Sent,
-    found,
     results,
     spec_of,
+    violated,
     write_table,
 )
 from tests.support.stores import SEGMENT, Spec, build
@@ -200,7 +200,7 @@ def test_a_loss_brings_positions_down_to_the_end(
         run.strike(81 * SECOND, "b1", "powercut", written=10_000, durable=1_000)
         run.event(82 * SECOND, "b1", "recovered", end=1_000)
     run.after.append(let_consume)
-    assert found(run.judge(only=["tables-complete"])) == expected
+    assert violated(run.judge(only=["tables-complete"])) == expected
 
 
 CASES: list[tuple[Change, set[str]]] = [
@@ -227,14 +227,14 @@ CASES: list[tuple[Change, set[str]]] = [
 def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
     judgement = run.judge()
-    assert found(judgement) == expected, [
+    assert violated(judgement) == expected, [
         (result.id, result.findings) for result in judgement.findings
     ]
 
 
 def test_the_queue_that_a_damaged_record_names_is_asked_of_no_table(run: RunMaker) -> None:
     run.logs["b2"] = [*run.specs, replace(spec_of(COUNT), queue_id=32_769)]
-    assert found(run.judge(only=["tables-complete"])) == set()
+    assert violated(run.judge(only=["tables-complete"])) == set()
 
 
 def test_a_follower_may_have_passed_what_stands_there_since_a_loss(run: RunMaker) -> None:

@@ -9,7 +9,7 @@ from rocketbed.chaos.checks.judgement import Judgement
 from rocketbed.chaos.checks.result import Verdict
 from rocketbed.chaos.evidence.history import UNKNOWN, Function, Outcome, Row
 from rocketbed.chaos.evidence.record import Expectation
-from tests.support.run_maker import MS, SECOND, Ids, Made, RunMaker, found, results
+from tests.support.run_maker import MS, SECOND, Ids, Made, RunMaker, results, violated
 
 IDS = ("leader-turns", "no-other-leader", "positions-after-turn")
 LOST = "at 100ms register ns1 delete"
@@ -56,7 +56,7 @@ def test_a_turn_that_producers_notice(maker: RunMaker, broken: str) -> None:
     if broken == "doubt":
         maker.sends[11] = replace(maker.sends[11], outcome=Outcome.WEAK)
     judgement = judge(maker)
-    assert found(judgement) == {"leader-turns"}
+    assert violated(judgement) == {"leader-turns"}
     text = "nothing was acknowledged for" if broken == "gap" else "1 sends in doubt"
     assert results(judgement)["leader-turns"].findings[0].startswith(text)
 
@@ -94,7 +94,7 @@ def positions_over_a_turn(maker: RunMaker, reported: int, **committed: int) -> N
 def test_a_position_over_a_turn(maker: RunMaker, reported: int) -> None:
     positions_over_a_turn(maker, reported)
     judgement = judge(maker)
-    assert found(judgement) == ({"positions-after-turn"} if reported == 6 else set())
+    assert violated(judgement) == ({"positions-after-turn"} if reported == 6 else set())
     assert results(judgement)["positions-after-turn"].examined == 1
 
 
@@ -161,7 +161,7 @@ def test_a_lost_register_elects_or_is_not_told(
 ) -> None:
     lose(maker, leader, trouble)
     judgement = judge(maker)
-    assert found(judgement) == {"no-other-leader"}
+    assert violated(judgement) == {"no-other-leader"}
     assert results(judgement)["no-other-leader"].findings[0].startswith(text)
 
 

@@ -19,9 +19,9 @@ from tests.support.run_maker import (
     Made,
     RunMaker,
     Sent,
-    found,
     results,
     spec_of,
+    violated,
     write_table,
 )
 from tests.support.stores import STORE_MS
@@ -684,7 +684,7 @@ def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str], p
     change(run)
     with form(plain=plain):
         judgement = run.judge()
-    assert found(judgement) == expected, [
+    assert violated(judgement) == expected, [
         (result.id, result.findings) for result in judgement.findings
     ]
 
@@ -703,7 +703,7 @@ def test_a_member_may_ask_for_a_while_until_it_is_killed(
     if kill_s is not None:
         run.strike(kill_s * SECOND, "consumer-1", "kill", targets=["consumer-1"])
     assert (
-        "offset-without-message" in found(run.judge(only=["offset-without-message"]))
+        "offset-without-message" in violated(run.judge(only=["offset-without-message"]))
     ) == expected
 
 
@@ -726,7 +726,7 @@ def test_a_place_may_be_passed_at_a_second_master(
 def test_warnings_do_not_fail_a_run(run: RunMaker) -> None:
     not_found_in_fault_phase(run)
     judgement = run.judge()
-    assert found(judgement) == {"query-miss-under-faults"}
+    assert violated(judgement) == {"query-miss-under-faults"}
     assert str(judgement.verdict) == "pass"
     assert judgement.finding_ids == []
 

@@ -13,7 +13,7 @@ from rocketbed.chaos.evidence.history import HistoryWriter, read_history
 from rocketbed.chaos.evidence.record import HISTORY_FILE, TRACE_FILE, Crash, Stall
 from rocketbed.chaos.evidence.trace import Trace, read_trace
 from tests.support.plain_passes import form
-from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, found, results
+from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, results, violated
 
 GOOD = judged("lost-write", 1, "messages", [])
 ANOMALY = judged("phantom-write", 1, "messages", ["wrong"])
@@ -189,7 +189,7 @@ def test_both_forms_say_the_same(run: RunMaker) -> None:
     with form(plain=True):
         in_plain = judge_run(run.path).as_row()
     assert judge_run(run.path).as_row() == in_plain
-    assert found(judge_run(run.path)) >= {
+    assert violated(judge_run(run.path)) >= {
         "lost-write",
         "unseen-message",
         "inconsistent-offset",

@@ -15,8 +15,8 @@ from tests.support.run_maker import (
     ImageMaker,
     Made,
     RunMaker,
-    found,
     results,
+    violated,
     write_table,
 )
 
@@ -73,7 +73,7 @@ def test_groups_are_as_they_were_made(
 ) -> None:
     image(run, "b2", None)
     groups(run, place, **fields)
-    assert found(run.judge(only=["tables-complete"])) == expected
+    assert violated(run.judge(only=["tables-complete"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_nothing_is_forbidden_to_a_group_of_the_run(
 ) -> None:
     table = {"subscriptionGroupTable": {}, "forbiddenTable": {group: {TOPIC: 4}}}
     run.after.append(lambda path: write_table(path / "stores/b1", "subscriptionGroup.json", table))
-    assert found(run.judge(only=["tables-complete"])) == expected
+    assert violated(run.judge(only=["tables-complete"])) == expected
 
 
 def has_it(run: RunMaker) -> None:

@@ -13,7 +13,7 @@ from rocketbed.chaos.checks.result import Verdict
 from rocketbed.chaos.evidence.history import Function, Outcome, Row
 from rocketbed.chaos.evidence.record import UNREAD, Promise, Stall
 from rocketbed.chaos.evidence.trace import Trace
-from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, found, spec_of
+from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, spec_of, violated
 
 Change = Callable[[RunMaker], None]
 LOOSE, ORDERED = 101, 102
@@ -764,7 +764,7 @@ def taken_again_in_order(run: RunMaker) -> None:
 )
 def test_what_listeners_were_called_for(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
-    assert found(run.judge(only=IDS)) == expected
+    assert violated(run.judge(only=IDS)) == expected
 
 
 def test_where_nobody_listened_there_is_nothing_to_look_at(tmp_path: Path) -> None:
@@ -819,7 +819,9 @@ def test_messages_are_told_where_they_stand(
     def rows(_run: RunMaker, built: Made, ids: Ids) -> list[Row]:
         place = {"queue": 0, "queue_offset": 7, "physical_offset": built.offsets[-1]} | changed
         times = {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS}
-        return [ids.row(function, topic=ids.told, value=VALUE, operation=level, **place, **times)]
+        return [
+            ids.row(function, topic=ids.told_topic, value=VALUE, operation=level, **place, **times)
+        ]
 
     run.rows.append(rows)
     is_wrong = is_found or bool(changed and not is_waiting)
@@ -863,9 +865,11 @@ def test_a_delayed_message_was_passed_only_at_its_own_place(
     late_row = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "operation": ORDERED, "value": VALUE}
     run.rows.append(
         lambda _run, built, ids: [
-            ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **sent_row),
-            ids.row(Function.HEAR, topic=ids.told, value=6, **_stands(accepted, built, stays)),
-            ids.row(Function.HEAR, topic=ids.told, **late_row),
+            ids.row(Function.TELL, topic=ids.told_topic, process=1, value=VALUE, **sent_row),
+            ids.row(
+                Function.HEAR, topic=ids.told_topic, value=6, **_stands(accepted, built, stays)
+            ),
+            ids.row(Function.HEAR, topic=ids.told_topic, **late_row),
         ]
     )
     run.strike(40 * SECOND, "b1", "powercut", written=3_000, durable=2_000)
@@ -891,9 +895,9 @@ def test_a_member_in_order_that_left_is_excused_only_where_the_record_is_gone(
     def rows(_run: RunMaker, built: Made, ids: Ids) -> list[Row]:
         place = {"physical_offset": built.offsets[-1], "value": VALUE, "process": 5}
         return [
-            ids.row(Function.TELL, topic=ids.told, process=1, value=VALUE, **sent_row),
-            ids.row(Function.HEAR, topic=ids.told, operation=LOOSE, **late_row, **place),
-            ids.row(Function.HEAR, topic=ids.told, **refused, **place),
+            ids.row(Function.TELL, topic=ids.told_topic, process=1, value=VALUE, **sent_row),
+            ids.row(Function.HEAR, topic=ids.told_topic, operation=LOOSE, **late_row, **place),
+            ids.row(Function.HEAR, topic=ids.told_topic, **refused, **place),
         ]
 
     run.rows.append(rows)

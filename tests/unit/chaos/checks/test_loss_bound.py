@@ -25,9 +25,9 @@ from tests.support.run_maker import (
     Made,
     RunMaker,
     Sent,
-    found,
     results,
     spec_of,
+    violated,
 )
 from tests.support.stores import build, encode
 
@@ -111,7 +111,7 @@ def cut_master(bound: Bound, *, durable: int, kept_messages: int, others_hold: i
 def test_async_flush_may_lose_what_was_not_on_disk(bound: Bound) -> None:
     cut_master(bound, durable=20, kept_messages=22)
     judgement = bound.judge()
-    assert found(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
+    assert violated(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
     (row,) = judgement.bounds
     assert (row["allowed_messages"], row["lost"], row["outside"]) == (4, 2, 0)
     assert (row["above_offset"], row["unclean_loss"]) == (bound.ends[19], 2)
@@ -131,7 +131,7 @@ def test_what_may_be_lost_is_a_miss_where_the_scenario_expects_no_loss(bound: Bo
     cut_master(bound, durable=20, kept_messages=22)
     bound.run.record.expect = Expectation(loss="none")
     judgement = bound.judge()
-    assert found(judgement) == {"nothing-lost"}
+    assert violated(judgement) == {"nothing-lost"}
     assert results(judgement)["nothing-lost"].found == 2
     assert judgement.exit_code == 2
 
@@ -139,7 +139,7 @@ def test_what_may_be_lost_is_a_miss_where_the_scenario_expects_no_loss(bound: Bo
 def test_nothing_on_disk_may_be_lost(bound: Bound) -> None:
     cut_master(bound, durable=20, kept_messages=18)
     judgement = bound.judge()
-    assert {"lost-write", "loss-within-bound"} <= found(judgement)
+    assert {"lost-write", "loss-within-bound"} <= violated(judgement)
     lost = {example.value for example in results(judgement)["lost-write"].examples}
     assert lost == {18, 19}
     assert judgement.exit_code == 1
@@ -150,7 +150,7 @@ def test_sync_flush_loses_nothing_by_a_power_cut(bound: Bound) -> None:
     bound.promise(flush="sync")
     cut_master(bound, durable=20, kept_messages=20)
     judgement = bound.judge()
-    assert {"lost-write", "loss-within-bound", "acked-before-durable"} <= found(judgement)
+    assert {"lost-write", "loss-within-bound", "acked-before-durable"} <= violated(judgement)
     assert results(judgement)["acked-before-durable"].found == 4
 
 
@@ -167,10 +167,12 @@ def test_what_listeners_are_sent_is_acknowledged_like_all_else(
     def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
         place = {"physical_offset": bound.ends[-1] - size + before, "length": 10}
         times = {"invoked_ns": 2 * SECOND, "returned_ns": 3 * SECOND}
-        return [ids.row(Function.TELL, topic=ids.told, process=1, value=500, **place, **times)]
+        return [
+            ids.row(Function.TELL, topic=ids.told_topic, process=1, value=500, **place, **times)
+        ]
 
     bound.run.rows.append(rows)
-    assert found(bound.run.judge(only=["acked-before-durable"])) == expected
+    assert violated(bound.run.judge(only=["acked-before-durable"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_a_disk_that_lied_excuses_its_node_from_then_on(
     bound.promise(flush="sync")
     bound.run.events.append((lied_ns, *_disk_step("b1", "lost-fsync")))
     cut_master(bound, durable=20, kept_messages=20)
-    assert expected <= found(bound.judge()) <= expected | {"unseen-message", "vanished-read"}
+    assert expected <= violated(bound.judge()) <= expected | {"unseen-message", "vanished-read"}
 
 
 def _disk_step(node: str, fault: str) -> tuple[Function, str, str, dict[str, Any]]:
@@ -206,7 +208,7 @@ def test_the_lost_are_all_above_one_offset(bound: Bound) -> None:
     for node in ("b1", "b2", "b3"):
         bound.run.logs[node] = bound.run.specs
     judgement = bound.judge()
-    assert {"lost-write", "loss-within-bound"} <= found(judgement)
+    assert {"lost-write", "loss-within-bound"} <= violated(judgement)
     assert [example.value for example in results(judgement)["lost-write"].examples] == [15]
     assert judgement.bounds[0]["outside"] == 1
 
@@ -218,7 +220,7 @@ def test_a_kill_takes_nothing(bound: Bound) -> None:
     bound.back("b1", messages=COUNT)
     bound.survive(COUNT - 1)
     judgement = bound.judge()
-    assert {"lost-write", "loss-within-bound"} <= found(judgement)
+    assert {"lost-write", "loss-within-bound"} <= violated(judgement)
     assert judgement.bounds == []
 
 
@@ -228,7 +230,7 @@ def test_a_slaves_power_cut_takes_nothing(bound: Bound) -> None:
     bound.writes("b3")
     bound.run.event(CUT_NS, "b2", "exit", cause="powercut")
     bound.survive(COUNT - 1)
-    assert {"lost-write", "loss-within-bound"} <= found(bound.judge())
+    assert {"lost-write", "loss-within-bound"} <= violated(bound.judge())
 
 
 @pytest.mark.parametrize("emptied", [("b2", "b3"), ("b2",), ()])
@@ -257,10 +259,10 @@ def test_a_new_disk_loses_all_once_the_slaves_that_hold_it_are_emptied(
     (row,) = judgement.bounds
     if len(emptied) < 2:
         assert row["allowed_messages"] == 0
-        assert "lost-write" in found(judgement)
+        assert "lost-write" in violated(judgement)
         return
     assert (row["lost"], row["unclean_loss"], row["outside"]) == (COUNT, COUNT, 0)
-    assert found(judgement) <= {"offset-regress"}
+    assert violated(judgement) <= {"offset-regress"}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +288,7 @@ def test_the_power_cut_of_a_master_takes_no_copies_of_slaves(
     bound.back("b1", messages=20)
     bound.survive(20)
     judgement = bound.judge()
-    assert ("lost-write" in found(judgement)) == (not is_allowed and not lag and not is_damaged)
+    assert ("lost-write" in violated(judgement)) == (not is_allowed and not lag and not is_damaged)
 
 
 def promote(bound: Bound, node: str, *, messages: int) -> None:
@@ -321,7 +323,7 @@ def test_the_promoted_may_have_lost_what_was_damaged_there(
     bound.holds("b2", CUT_NS - MS, messages=COUNT - 3)
     promote(bound, "b2", messages=COUNT - 3)
     judgement = bound.judge()
-    assert ("lost-write" in found(judgement)) == (not is_allowed)
+    assert ("lost-write" in violated(judgement)) == (not is_allowed)
     (row,) = judgement.bounds
     assert row["allowed_messages"] == 3 * is_allowed
 
@@ -337,7 +339,7 @@ def test_who_is_elected_may_not_have_lost_what_was_damaged_there(bound: Bound) -
     bound.run.event(CUT_NS - MS, "b2", "reported", event="store.recovery_finding", text="cut")
     bound.holds("b2", CUT_NS - MS, messages=COUNT - 3)
     promote(bound, "b2", messages=COUNT - 3)
-    assert "lost-write" in found(bound.judge())
+    assert "lost-write" in violated(bound.judge())
 
 
 def test_async_replication_loses_what_the_promoted_did_not_have(bound: Bound) -> None:
@@ -346,7 +348,7 @@ def test_async_replication_loses_what_the_promoted_did_not_have(bound: Bound) ->
     bound.writes("b3", lag=5)
     promote(bound, "b2", messages=COUNT - 3)
     judgement = bound.judge()
-    assert found(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
+    assert violated(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
     assert [row["lost"] for row in judgement.bounds] == [3]
 
 
@@ -357,7 +359,7 @@ def test_the_promoted_loses_nothing_that_it_had(bound: Bound) -> None:
     promote(bound, "b2", messages=COUNT - 3)
     bound.survive(COUNT - 5)
     judgement = bound.judge()
-    assert {"lost-write", "loss-within-bound"} <= found(judgement)
+    assert {"lost-write", "loss-within-bound"} <= violated(judgement)
     assert {example.value for example in results(judgement)["lost-write"].examples} == {19, 20}
 
 
@@ -370,7 +372,7 @@ def test_sync_replication_promises_a_copy(bound: Bound) -> None:
     bound.writes("b3", lag=5)
     promote(bound, "b2", messages=COUNT - 3)
     judgement = bound.judge()
-    assert {"lost-write", "loss-within-bound", "acked-before-durable"} <= found(judgement)
+    assert {"lost-write", "loss-within-bound", "acked-before-durable"} <= violated(judgement)
     assert results(judgement)["lost-write"].found == 3
 
 
@@ -382,7 +384,7 @@ def test_promoting_the_shorter_slave_is_unclean_and_allowed(bound: Bound) -> Non
     promote(bound, "b2", messages=COUNT - 4)
     bound.holds("b3", BACK_NS + 1, messages=COUNT - 4)
     judgement = bound.judge()
-    assert found(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
+    assert violated(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
     assert (judgement.bounds[0]["lost"], judgement.bounds[0]["unclean_loss"]) == (4, 4)
 
 
@@ -395,7 +397,7 @@ def test_a_controller_must_not_choose_the_shorter_slave(bound: Bound) -> None:
     promote(bound, "b2", messages=COUNT - 4)
     bound.holds("b3", BACK_NS + 1, messages=COUNT - 4)
     judgement = bound.judge()
-    assert {"lost-write", "loss-within-bound"} <= found(judgement)
+    assert {"lost-write", "loss-within-bound"} <= violated(judgement)
     assert results(judgement)["lost-write"].found == 4
 
 
@@ -414,7 +416,7 @@ def test_an_event_tells_what_no_trace_does(bound: Bound) -> None:
     bound.back("b1", messages=22)
     bound.survive(22)
     judgement = bound.judge()
-    assert found(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
+    assert violated(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
     assert judgement.bounds[0]["allowed_messages"] == 4
 
 
@@ -427,7 +429,7 @@ def test_acknowledged_before_the_flush(bound: Bound) -> None:
     for node in ("b2", "b3"):
         bound.writes(node)
     judgement = bound.judge()
-    assert found(judgement) == {"acked-before-durable"}
+    assert violated(judgement) == {"acked-before-durable"}
     result = results(judgement)["acked-before-durable"]
     assert result.found == COUNT - 10
     assert "not on disk at b1" in result.findings[0]
@@ -439,7 +441,7 @@ def test_acknowledged_before_the_replica(bound: Bound) -> None:
     bound.writes("b2")
     bound.writes("b3", lag=1)
     judgement = bound.judge()
-    assert found(judgement) == {"acked-before-durable"}
+    assert violated(judgement) == {"acked-before-durable"}
     assert "only at b1, b2" in results(judgement)["acked-before-durable"].findings[0]
 
 
@@ -450,7 +452,7 @@ def test_acknowledged_in_time(bound: Bound, copies: int) -> None:
     bound.writes("b2")
     bound.writes("b3", lag=8, durable=2)
     judgement = bound.judge()
-    assert found(judgement) == set()
+    assert violated(judgement) == set()
     assert results(judgement)["acked-before-durable"].examined == COUNT
 
 
@@ -460,7 +462,7 @@ def test_a_change_of_that_very_moment_counts(bound: Bound) -> None:
         bound.writes(node)
     for send in bound.run.sends:
         send.returned_ns = send.value * 10 * MS + 2 * MS
-    assert found(bound.judge()) == set()
+    assert violated(bound.judge()) == set()
 
 
 def diverge(bound: Bound) -> None:
@@ -588,7 +590,7 @@ def test_a_former_master_that_follows_again_has_the_whole_log(
     first, second, third = judgement.bounds
     assert (first["lost"], second["allowed_messages"]) == (4, 0 if following else 6)
     assert third["allowed_messages"] == 0
-    assert ("lost-write" in found(judgement)) == following
+    assert ("lost-write" in violated(judgement)) == following
 
 
 @pytest.mark.parametrize("began_anew", [True, False])

@@ -18,9 +18,9 @@ from tests.support.run_maker import (
     RunMaker,
     Sent,
     body_of,
-    found,
     results,
     spec_of,
+    violated,
 )
 
 Change = Callable[[RunMaker], None]
@@ -146,7 +146,7 @@ def pull_where_asked(run: RunMaker) -> None:
 def led_back(run: RunMaker) -> None:
     add(
         run,
-        lambda ids, built: ids.pull(9, 0, 0, [(0, 0), (2, 1)], 60 * SECOND, told=1),
+        lambda ids, built: ids.pull(9, 0, 0, [(0, 0), (2, 1)], 60 * SECOND, end_told=1),
         lambda ids, built: ids.pull(9, 0, 1, [(2, 1)], 61 * SECOND),
     )
 
@@ -162,7 +162,7 @@ def sought_back(run: RunMaker) -> None:
 def led_beyond(run: RunMaker) -> None:
     add(
         run,
-        lambda ids, built: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND, told=3),
+        lambda ids, built: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND, end_told=3),
         lambda ids, built: ids.pull(9, 0, 3, [(6, 3)], 61 * SECOND),
     )
 
@@ -235,7 +235,7 @@ def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str], p
     change(run)
     with form(plain=plain):
         judgement = run.judge()
-    assert found(judgement) == expected, [
+    assert violated(judgement) == expected, [
         (result.id, result.findings) for result in judgement.findings
     ]
 
@@ -263,7 +263,7 @@ def test_ordered_messages_in_another_order(run: RunMaker) -> None:
         ],
     )
     judgement = run.judge()
-    assert found(judgement) == {"order-violation"}
+    assert violated(judgement) == {"order-violation"}
     assert "operation 0" in results(judgement)["order-violation"].findings[0]
 
 
@@ -292,7 +292,7 @@ def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
         ]
 
     add(run, rows)
-    assert found(run.judge(only=["order-violation"])) == expected
+    assert violated(run.judge(only=["order-violation"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_ordered_messages_where_the_reader_had_got_a_second_masters(
         ]
 
     add(run, rows)
-    assert found(run.judge(only=["order-violation"])) == expected
+    assert violated(run.judge(only=["order-violation"])) == expected
 
 
 def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
@@ -348,12 +348,12 @@ def test_a_record_that_was_damaged_is_not_where_it_was(
     """Its queue's number was flipped on the only copy, and copied from there."""
     run.sends[12] = Sent(12, queue=5)
     run.read_values = [value for value in range(COUNT) if value != 12]
-    at = run._made().places[12][2] + 12
+    at = run._built().places[12][2] + 12
     hit = f"commitlog/{0:020d} byte {at}"
     run.event(SECOND, "b2", "damaged", hit=hit, kind="flip", untold=False)
     if reported:
         run.event(2 * SECOND, "b2", "reported", event="store.unqueued_record", text="Trial")
-    assert found(run.judge(only=["unseen-message", "moved-write"])) == expected
+    assert violated(run.judge(only=["unseen-message", "moved-write"])) == expected
 
 
 def test_examples_are_the_first_and_the_farthest(run: RunMaker) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rocketbed.chaos.evidence.history import Function, Outcome, Row
 from rocketbed.wire.command import ResponseCode
-from tests.support.run_maker import COUNT, MS, Ids, Made, RunMaker, found, results, spec_of
+from tests.support.run_maker import COUNT, MS, Ids, Made, RunMaker, results, spec_of, violated
 
 SENT = 200
 FIRST = 1000
@@ -70,7 +70,7 @@ def refuse_a_batch(maker: RunMaker, *, retried_outcome: Outcome | None = None) -
 def test_one_in_a_hundred_may_be_absent(maker: RunMaker, absent: int, is_found: bool) -> None:
     store_all_but(maker, absent)
     judgement = maker.judge(only=("sends-succeed",))
-    assert found(judgement) == ({"sends-succeed"} if is_found else set())
+    assert violated(judgement) == ({"sends-succeed"} if is_found else set())
     assert results(judgement)["sends-succeed"].examined >= SENT
 
 
@@ -80,14 +80,16 @@ def test_what_nodes_counted_as_refused_is_excused(
 ) -> None:
     store_all_but(maker, 10)
     count_refusals(maker, counted)
-    assert found(maker.judge(only=("sends-succeed",))) == ({"sends-succeed"} if is_found else set())
+    assert violated(maker.judge(only=("sends-succeed",))) == (
+        {"sends-succeed"} if is_found else set()
+    )
 
 
 def test_a_node_that_nothing_made_busy_may_refuse_nothing(maker: RunMaker) -> None:
     maker.record.facts["burst"] = 0
     store_all_but(maker, 10)
     count_refusals(maker, 10)
-    assert found(maker.judge(only=("sends-succeed",))) == {"sends-succeed"}
+    assert violated(maker.judge(only=("sends-succeed",))) == {"sends-succeed"}
 
 
 def test_a_count_begins_again_with_a_start(maker: RunMaker) -> None:
@@ -95,7 +97,7 @@ def test_a_count_begins_again_with_a_start(maker: RunMaker) -> None:
     maker.event(150 * MS, "b1", "sample", refused=40)
     maker.event(200 * MS, "b1", "start", role="master", id=0)
     maker.event(310 * MS, "b1", "sample", refused=8)
-    assert found(maker.judge(only=("sends-succeed",))) == set()
+    assert violated(maker.judge(only=("sends-succeed",))) == set()
 
 
 def test_a_refused_batch_is_one_refusal_that_was_told(maker: RunMaker) -> None:
@@ -122,13 +124,15 @@ def test_a_refusal_by_a_busy_node(
     maker.record.facts["burst"] = burst
     store_all_but(maker, 0)
     refuse_a_batch(maker, retried_outcome=retried_outcome)
-    assert found(maker.judge(only=("sends-succeed",))) == ({"sends-succeed"} if is_found else set())
+    assert violated(maker.judge(only=("sends-succeed",))) == (
+        {"sends-succeed"} if is_found else set()
+    )
 
 
 def test_another_failure_is_one(maker: RunMaker) -> None:
     store_all_but(maker, 0)
     maker.sends[COUNT - 1] = replace(maker.sends[COUNT - 1], outcome=Outcome.FAIL)
-    assert found(maker.judge(only=("sends-succeed",))) == {"sends-succeed"}
+    assert violated(maker.judge(only=("sends-succeed",))) == {"sends-succeed"}
 
 
 RECOVERY_NS = 26_000 * MS
@@ -154,7 +158,7 @@ def test_what_is_asked_in_the_calm_phase_is_answered_soon(
 
     maker.rows.append(rows)
     judgement = maker.judge(only=("requests-answered",))
-    assert found(judgement) == ({"requests-answered"} if is_found else set())
+    assert violated(judgement) == ({"requests-answered"} if is_found else set())
     assert results(judgement)["requests-answered"].examined >= SENT - 100
 
 
@@ -176,7 +180,7 @@ def test_what_is_told_in_bursts_may_be_refused_only(
             yield ids.row(Function.TELL, process=2, queue=0, **is_bad, **times)
 
     maker.rows.append(rows)
-    assert found(maker.judge(only=("requests-answered",))) == (
+    assert violated(maker.judge(only=("requests-answered",))) == (
         {"requests-answered"} if is_found else set()
     )
 
@@ -197,7 +201,7 @@ def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker) -> None:
         yield ids.row(Function.COMMIT_OFFSET, process=2, queue=0, outcome=Outcome.INFO, **times)
 
     maker.rows.append(rows)
-    assert found(maker.judge(only=("requests-answered",))) == set()
+    assert violated(maker.judge(only=("requests-answered",))) == set()
 
 
 def test_a_run_that_came_to_no_calm_phase_has_no_answers_in_it(maker: RunMaker) -> None:
@@ -208,5 +212,5 @@ def test_a_run_that_came_to_no_calm_phase_has_no_answers_in_it(maker: RunMaker) 
     maker.rows.append(rows)
     maker.record.recovery_ns = 0
     judgement = maker.judge(only=("requests-answered",))
-    assert found(judgement) == set()
+    assert violated(judgement) == set()
     assert results(judgement)["requests-answered"].examined == 0

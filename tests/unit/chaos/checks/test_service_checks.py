@@ -10,7 +10,7 @@ from rocketbed.chaos.checks.liveness.service import outages
 from rocketbed.chaos.checks.result import Verdict
 from rocketbed.chaos.evidence.history import Outcome
 from rocketbed.chaos.evidence.record import Expectation, read_record
-from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, found, results
+from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, results, violated
 
 IDS = ("recovery-time", "progress", "nothing-lost")
 
@@ -49,7 +49,7 @@ def test_an_outage_counts_from_the_last_acknowledgement(
     maker.sends[5] = replace(maker.sends[5], invoked_ns=41 * MS, returned_ns=55 * MS)
     maker.record.expect = Expectation(rto_s=limit_s)
     judgement = maker.judge(only=IDS)
-    assert found(judgement) == ({"recovery-time"} if is_missed else set())
+    assert violated(judgement) == ({"recovery-time"} if is_missed else set())
     result = results(judgement)["recovery-time"]
     assert result.figures["longest_s"] == 0.955
     if is_missed:
@@ -66,21 +66,21 @@ def test_a_wait_without_any_failure_is_an_outage_where_nothing_else_was_answered
     at_ns = 300 * MS
     maker.sends[5 : 5 + len(late)] = [replace(one, returned_ns=at_ns) for one in late]
     maker.record.expect = Expectation(rto_s=0.1)
-    assert found(maker.judge(only=IDS)) == expected
+    assert violated(maker.judge(only=IDS)) == expected
 
 
 def test_a_producer_that_was_held_itself_waits_for_itself(maker: RunMaker) -> None:
     fail_between(maker, 5, 6, until_ns=30 * SECOND)
     maker.record.expect = Expectation(rto_s=1.0)
     maker.strike(SECOND, "producer-1", "pause", for_s=20.0)
-    assert found(maker.judge(only=IDS)) == set()
+    assert violated(maker.judge(only=IDS)) == set()
 
 
 def test_a_node_that_is_held_excuses_nothing(maker: RunMaker) -> None:
     fail_between(maker, 5, 6, until_ns=30 * SECOND)
     maker.record.expect = Expectation(rto_s=1.0)
     maker.strike(SECOND, "b2", "pause", for_s=20.0)
-    assert found(maker.judge(only=IDS)) == {"recovery-time"}
+    assert violated(maker.judge(only=IDS)) == {"recovery-time"}
 
 
 def test_outages_of_attempts() -> None:
@@ -100,7 +100,7 @@ def test_progress_in_the_leanest_time(maker: RunMaker, count: int, is_missed: bo
         maker.sends[value] = replace(maker.sends[value], outcome=Outcome.WEAK)
     maker.record.expect = Expectation(progress=(count, 0.05))
     judgement = maker.judge(only=IDS)
-    assert found(judgement) == ({"progress"} if is_missed else set())
+    assert violated(judgement) == ({"progress"} if is_missed else set())
     assert results(judgement)["progress"].figures == {"fewest": 2, "expected": count}
 
 
@@ -108,7 +108,7 @@ def test_progress_at_the_beginning_and_end_of_the_fault_phase(maker: RunMaker) -
     maker.record.recovery_ns = 10 * SECOND
     maker.record.expect = Expectation(progress=(1, 9.0))
     judgement = maker.judge(only=IDS)
-    assert found(judgement) == {"progress"}, "nothing came after the first quarter of a second"
+    assert violated(judgement) == {"progress"}, "nothing came after the first quarter of a second"
     maker.record.expect = Expectation(progress=(1, 20.0))
     assert results(judge_again(maker))["progress"].verdict is Verdict.NOT_APPLICABLE
 

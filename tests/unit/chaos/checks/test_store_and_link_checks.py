@@ -23,9 +23,9 @@ from tests.support.run_maker import (
     ImageMaker,
     RunMaker,
     Sent,
-    found,
     results,
     spec_of,
+    violated,
 )
 from tests.support.stores import Spec, build, flip, overwrite, segment_of
 
@@ -166,7 +166,7 @@ CASES: list[tuple[Change, set[str]]] = [
 @pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_it_is_found_by_its_rule(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
-    assert found(run.judge()) == expected
+    assert violated(run.judge()) == expected
 
 
 def test_damage_that_the_node_reports_is_shown_and_allowed(run: RunMaker) -> None:
@@ -174,7 +174,7 @@ def test_damage_that_the_node_reports_is_shown_and_allowed(run: RunMaker) -> Non
     run.event(SECOND, "b2", "damaged", hit="commitlog", kind="flip")
     run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a checksum")
     judgement = run.judge()
-    assert found(judgement) == set()
+    assert violated(judgement) == set()
     (line,) = results(judgement)["record-checksums"].excused
     assert line.excuse.cause == "the disk of b2 was damaged (flip), which it reported"
     assert (line.excuse.begin_ns, line.count) == (SECOND, 1)
@@ -183,7 +183,7 @@ def test_damage_that_the_node_reports_is_shown_and_allowed(run: RunMaker) -> Non
 def test_damage_without_a_word_of_the_node_is_found(run: RunMaker) -> None:
     broken_body(run)
     run.event(SECOND, "b2", "damaged", hit="commitlog", kind="flip")
-    assert "record-checksums" in found(run.judge())
+    assert "record-checksums" in violated(run.judge())
 
 
 # --- images
@@ -213,7 +213,7 @@ def test_an_image_may_be_torn(run: RunMaker, cause: str) -> None:
         overwrite(root / "checkpoint", 0, bytes(48))
 
     image(run, cause, harm=tear)
-    assert found(run.judge()) == set()
+    assert violated(run.judge()) == set()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_an_image_from_before_the_damage_is_not_excused_by_it(
     image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
     run.event(damaged_ns, "b2", "damaged", hit="commitlog", kind="flip")
     run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a checksum")
-    assert found(run.judge(only=["store-images"])) == expected
+    assert violated(run.judge(only=["store-images"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_node_that_ends_before_it_has_recovered_tells_of_no_damage(
     image(run, "crash", harm=harm)
     run.event(SECOND // 3, "b2", "damaged", hit=hit, kind="old", untold=False)
     run.event(recovered_ns, "b2", "recovered", end=0)
-    assert found(run.judge(only=["store-images"])) == expected
+    assert violated(run.judge(only=["store-images"])) == expected
 
 
 @pytest.mark.parametrize(("cut", "expected"), [(True, set()), (False, {"store-images"})])
@@ -265,7 +265,7 @@ def test_a_kill_within_a_recovery_finds_what_the_power_cut_left(
     if cut:
         run.event(SECOND // 2, "b2", "exit", cause="powercut")
     judgement = run.judge(only=["store-images"])
-    assert found(judgement) == expected, [result.findings for result in judgement.findings]
+    assert violated(judgement) == expected, [result.findings for result in judgement.findings]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_table_that_was_written_in_place(
     run.record.digest = "of a simulation"
     if in_place:
         run.event(SECOND, "b2", "table_in_place", path="/store/config/topics.json")
-    assert found(run.judge(only=["tables-replaced-whole"])) == expected
+    assert violated(run.judge(only=["tables-replaced-whole"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ def test_damage_that_nothing_did(run: RunMaker, fault: str, expected: set[str]) 
         kind = "disk" if "-" in fault else fault
         run.strike(SECOND, "b1", kind, step=f"{kind} b1 {fault}")
     run.event(2 * SECOND, "b2", "reported", event="store.index_damage", text="a slot is wrong")
-    assert found(run.judge(only=["no-false-alarm"])) == expected
+    assert violated(run.judge(only=["no-false-alarm"])) == expected
 
 
 def test_marks_that_were_ahead_of_the_disk(run: RunMaker) -> None:
     run.event(SECOND, "b2", "mark_ahead", offset=200, durable=100)
-    assert found(run.judge(only=["marks-not-ahead"])) == {"marks-not-ahead"}
+    assert violated(run.judge(only=["marks-not-ahead"])) == {"marks-not-ahead"}
 
 
 def own_marks(root: Path, flushed: bytes | int, **changes: object) -> None:
@@ -397,7 +397,7 @@ def test_what_the_mark_of_an_image_promises_is_there(
 
     keep_marks(run)
     image(run, cause, harm=harm)
-    assert found(run.judge(only=["store-images"])) == expected
+    assert violated(run.judge(only=["store-images"])) == expected
 
 
 def keep_marks(run: RunMaker) -> None:
@@ -421,7 +421,7 @@ def test_what_was_durable_may_be_gone_by_damage_that_its_node_reported(
     run.event(SECOND // 2, "b2", "damaged", hit="notes.txt", kind="delete")
     if is_reported:
         run.event(2 * SECOND, "b2", "reported", event="store.damage", text="something is gone")
-    assert found(run.judge(only=["store-images"])) == expected
+    assert violated(run.judge(only=["store-images"])) == expected
 
 
 @pytest.mark.parametrize(("event", "expected"), [("wipe", set()), ("start", {"store-images"})])
@@ -431,7 +431,7 @@ def test_a_disk_on_which_nothing_recovered_yet_needs_no_mark(
     keep_marks(run)
     image(run, "kill")
     run.event(SECOND // 2, "b2", event)
-    assert found(run.judge(only=["store-images"])) == expected
+    assert violated(run.judge(only=["store-images"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -449,7 +449,7 @@ def test_a_kill_leaves_what_was_acknowledged_as_flushed_in_F(
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
     harm = partial(own_marks, flushed=ends(tmp_path)[-lag] + 8)
     run.images.append(ImageMaker(node, cause, 60 * SECOND, run.specs, harm=harm))
-    assert found(run.judge(only=["flush-mark-kept"])) == expected
+    assert violated(run.judge(only=["flush-mark-kept"])) == expected
 
 
 @pytest.mark.parametrize(("cut_s", "expected"), [(50, set()), (61, {"flush-mark-kept"})])
@@ -461,7 +461,7 @@ def test_a_power_cut_leaves_an_older_F_to_the_kill_that_comes_after_it(
     run.event(cut_s * SECOND, "b1", "exit", cause="powercut", written=0, durable=0)
     harm = partial(own_marks, flushed=ends(tmp_path)[-2] + 8)
     run.images.append(ImageMaker("b1", "kill", 60 * SECOND, run.specs, harm=harm))
-    assert found(run.judge(only=["flush-mark-kept"])) == expected
+    assert violated(run.judge(only=["flush-mark-kept"])) == expected
 
 
 @pytest.mark.parametrize(("end_s", "expected"), [(61, set()), (0, {"flush-mark-kept"})])
@@ -474,14 +474,14 @@ def test_F_is_not_written_where_a_node_can_open_no_file(
     run.strike(end_s * SECOND, "", "heal", targets=["b1"], label="e9")
     harm = partial(own_marks, flushed=ends(tmp_path)[-2] + 8)
     run.images.append(ImageMaker("b1", "kill", 60 * SECOND, run.specs, harm=harm))
-    assert found(run.judge(only=["flush-mark-kept"])) == expected
+    assert violated(run.judge(only=["flush-mark-kept"])) == expected
 
 
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
 @pytest.mark.parametrize("flushed", [b"", bytes(16), b"\xff" * 16])
 def test_F_that_is_not_whole(run: RunMaker, cause: str, flushed: bytes) -> None:
     image(run, cause, harm=partial(own_marks, flushed=flushed))
-    assert found(run.judge(only=["flush-mark-kept"])) == {"flush-mark-kept"}
+    assert violated(run.judge(only=["flush-mark-kept"])) == {"flush-mark-kept"}
 
 
 @pytest.mark.parametrize(
@@ -496,18 +496,18 @@ def test_a_second_process_gives_up_at_once(
     run: RunMaker, fields: dict[str, object], expected: set[str]
 ) -> None:
     run.event(SECOND, "b2", "twin", **fields)
-    assert found(run.judge(only=["one-store-owner"])) == expected
+    assert violated(run.judge(only=["one-store-owner"])) == expected
 
 
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
 def test_an_image_of_a_living_process_has_an_abort_file(run: RunMaker, cause: str) -> None:
     image(run, cause, clean=True)
-    assert found(run.judge()) == {"abort-file-law"}
+    assert violated(run.judge()) == {"abort-file-law"}
 
 
 def test_a_checkpoint_ahead_of_a_cut(run: RunMaker) -> None:
     image(run, "powercut", harm=lambda root: overwrite(root / "checkpoint", 0, b"\x7f"))
-    assert found(run.judge()) == {"store-images"}
+    assert violated(run.judge()) == {"store-images"}
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,7 @@ def test_damage_below_what_was_on_disk(run: RunMaker, durable: int, expected: se
         durable=durable,
         harm=lambda root: overwrite(segment_of(root, 0)[0], 300, bytes(60)),
     )
-    names = found(run.judge(only=["store-images"]))
+    names = violated(run.judge(only=["store-images"]))
     assert names == expected - {"recovery-idempotent"}
 
 
@@ -538,7 +538,7 @@ def test_where_a_queue_file_stands_says_nothing_of_the_log(
         assert beyond < 9999
 
     image(run, cause, durable=9999, harm=later)
-    assert found(run.judge(only=["store-images"])) == expected
+    assert violated(run.judge(only=["store-images"])) == expected
 
 
 # --- recoveries
@@ -561,14 +561,14 @@ def test_where_a_recovery_ends(
     lag = ends(tmp_path)
     image(run, cause, written=lag[-1], durable=lag[19] + 10)
     run.event(3 * SECOND, "b2", "recovered", end=lag[recovered - 1])
-    assert found(run.judge(only=["recovered-end"])) == expected
+    assert violated(run.judge(only=["recovered-end"])) == expected
 
 
 def test_a_recovery_beyond_what_was_written(run: RunMaker, tmp_path: Path) -> None:
     lag = ends(tmp_path)
     image(run, "powercut", count=20, written=lag[19], durable=lag[10])
     run.event(3 * SECOND, "b2", "recovered", end=lag[21])
-    assert found(run.judge(only=["recovered-end"])) == {"recovered-end"}
+    assert violated(run.judge(only=["recovered-end"])) == {"recovered-end"}
 
 
 def test_a_recovery_is_the_same_twice(run: RunMaker) -> None:
@@ -580,7 +580,7 @@ def test_a_recovery_is_the_same_twice(run: RunMaker) -> None:
 
 def test_a_store_that_does_not_boot_is_found(run: RunMaker) -> None:
     image(run, "kill", harm=lambda root: os.truncate(segment_of(root, 0)[0], 100))
-    assert found(run.judge(only=["recovery-idempotent"])) == {"recovery-idempotent"}
+    assert violated(run.judge(only=["recovery-idempotent"])) == {"recovery-idempotent"}
 
 
 @pytest.mark.parametrize(
@@ -594,7 +594,7 @@ def test_nothing_is_written_after_an_error(run: RunMaker, grows: bool, expected:
     run.event(12 * SECOND, "b2", "exit", cause="crash")
     if grows:
         run.trace.node("b2").add(11 * SECOND, 100_200, 100_000)
-    assert found(run.judge(only=["write-after-disk-failure"])) == expected
+    assert violated(run.judge(only=["write-after-disk-failure"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -608,7 +608,7 @@ def test_a_node_ends_soon_after_its_disk_failed(
     run.record.end_ns = 60 * SECOND
     if end_s is not None:
         run.event(end_s * SECOND, "b2", "exit", cause="crash")
-    assert found(run.judge(only=["write-after-disk-failure"])) == expected
+    assert violated(run.judge(only=["write-after-disk-failure"])) == expected
 
 
 def test_nothing_is_acknowledged_after_an_error(run: RunMaker) -> None:
@@ -659,7 +659,7 @@ def test_what_a_replica_cuts_is_gone_before_it_follows(
     run.event(21 * SECOND, "b2", "followed")
     judgement = run.judge(only=["truncation-on-disk"])
     assert judgement.result("truncation-on-disk").examined == (later_event == "followed")
-    assert found(judgement) == expected
+    assert violated(judgement) == expected
 
 
 def test_what_was_cut_stays_away(run: RunMaker) -> None:
@@ -672,7 +672,7 @@ def test_what_was_cut_stays_away(run: RunMaker) -> None:
 def test_what_was_cut_comes_back(run: RunMaker) -> None:
     cut(run)
     run.logs["b2"] = [*run.specs, spec_of(99)]
-    assert found(run.judge(only=["truncated-bytes-return"])) == {"truncated-bytes-return"}
+    assert violated(run.judge(only=["truncated-bytes-return"])) == {"truncated-bytes-return"}
 
 
 @pytest.mark.parametrize(
@@ -715,7 +715,7 @@ def test_a_node_keeps_what_it_cuts_off(
             copy.write_bytes(data)
 
     run.after.append(alter)
-    assert found(run.judge(only=["truncated-bytes-kept"])) == (set() if emptied else expected)
+    assert violated(run.judge(only=["truncated-bytes-kept"])) == (set() if emptied else expected)
 
 
 @pytest.mark.parametrize(
@@ -746,7 +746,7 @@ def test_damage_that_a_node_cuts_off_before_it_sees_it_is_kept_as_it_is(
         copy.write_bytes(bytes(400))
 
     run.after.append(alter)
-    assert found(run.judge(only=["truncated-bytes-kept"])) == expected
+    assert violated(run.judge(only=["truncated-bytes-kept"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -765,7 +765,7 @@ def test_reports_against_the_disk(
     run.trace, run.acks = Trace(), Trace()
     run.trace.node("b2").add(SECOND, 1000, 500)
     run.acks.node("b2").add(2 * SECOND, reported, reported)
-    assert found(run.judge(only=["dishonest-ack"])) == expected
+    assert violated(run.judge(only=["dishonest-ack"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -785,7 +785,7 @@ def test_reports_that_acknowledge_nothing_written(
     run.trace, run.acks = Trace(), Trace()
     run.trace.node("b2").add(SECOND, written, durable)
     run.acks.node("b2").add(2 * SECOND, reported, 0)
-    assert found(run.judge(only=["dishonest-ack"])) == expected
+    assert violated(run.judge(only=["dishonest-ack"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -800,7 +800,7 @@ def test_a_file_whose_last_record_is_on_disk_is_so_while_the_next_is_written(
     for time_ns, written in ((1, 900), (2, (1 << 20) - 100), (3, second), (4, (1 << 20) + 900)):
         run.trace.node("b2").add(time_ns * SECOND, written, min(written, (1 << 20) - 100))
     run.acks.node("b2").add(4 * SECOND, 1 << 20, 0)
-    assert found(run.judge(only=["dishonest-ack"])) == expected
+    assert violated(run.judge(only=["dishonest-ack"])) == expected
 
 
 def samples(run: RunMaker, node: str, ends: list[int], **fields: object) -> None:
@@ -816,7 +816,7 @@ def test_a_follower_gets_on(run: RunMaker, follower: list[int], expected: set[st
     samples(run, "b1", [50] * 10, master=True)
     samples(run, "b2", follower, master=False)
     judgement = run.judge(only=["catch-up-stall"])
-    assert found(judgement) == expected
+    assert violated(judgement) == expected
     assert str(judgement.verdict) == ("stalled" if expected else "pass")
 
 
@@ -833,7 +833,7 @@ def test_a_follower_that_cuts_gets_on(
     samples(run, "b2", [6, 6, 6, 6, 6, 5, 5, 5, 5, 5], master=False)
     for second in seconds:
         run.event(second * SECOND + MS, "b2", "cut", start=5, end=6)
-    assert found(run.judge(only=["catch-up-stall"])) == expected
+    assert violated(run.judge(only=["catch-up-stall"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -856,7 +856,7 @@ def test_a_follower_with_a_slow_disk_gets_on(
     samples(run, "b1", [50] * 10, master=True)
     samples(run, "b2", [5] * 10, master=False)
     run.event(53 * SECOND, "b2", "recovered", end=5, seconds=seconds)
-    assert found(run.judge(only=["catch-up-stall"])) == expected
+    assert violated(run.judge(only=["catch-up-stall"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -884,7 +884,7 @@ def test_what_a_connection_holds_goes_on_at_the_rate_of_a_slow_link(
     step = f"at 30s link b1 -> b2 rate {rate} for 1s"
     run.strike(30 * SECOND, "b1", "link", step=step)
     run.strike(31 * SECOND, "b1", "heal", step=step)
-    assert found(run.judge(only=["catch-up-stall"])) == expected
+    assert violated(run.judge(only=["catch-up-stall"])) == expected
 
 
 @pytest.mark.parametrize(("counted", "expected"), [(3, {"half-open-replica-counted"}), (2, set())])
@@ -893,7 +893,7 @@ def test_a_silent_slave_is_given_up(run: RunMaker, counted: int, expected: set[s
     run.event(20 * SECOND, "b1", "sample", master=True, in_sync=3)
     run.event(40 * SECOND, "b1", "sample", master=True, in_sync=counted)
     judgement: Judgement = run.judge(only=["half-open-replica-counted"])
-    assert found(judgement) == expected
+    assert violated(judgement) == expected
     assert results(judgement)["half-open-replica-counted"].examined == 1
 
 
@@ -901,7 +901,7 @@ def test_a_silent_slave_is_given_up(run: RunMaker, counted: int, expected: set[s
 def test_images_agree_with_the_final_log(run: RunMaker, time_ns: int) -> None:
     run.images.append(ImageMaker("b3", "kill", time_ns, run.specs[:10]))
     judgement = run.judge(only=["equal-image-logs", "equal-logs"])
-    assert found(judgement) == set()
+    assert violated(judgement) == set()
     assert all(results(judgement)[name].passed for name in ("equal-image-logs", "equal-logs"))
 
 
@@ -913,7 +913,7 @@ def test_a_byte_that_no_checksum_covers_may_become_the_truth(
     image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
     hit = f"commitlog/{0:020d} byte {byte}"
     run.event(2 * SECOND, "b2", "damaged", hit=hit, kind="flip", untold=True)
-    assert found(run.judge(only=["equal-image-logs"])) == expected
+    assert violated(run.judge(only=["equal-image-logs"])) == expected
 
 
 @pytest.mark.parametrize(("stands_at", "expected"), [(5, set()), (6, {"equal-image-logs"})])
@@ -929,7 +929,7 @@ def test_what_a_second_master_wrote_is_no_part_of_the_truth(
     run.strike(SECOND, "b3", "double", for_s=1.0)
     run.event(SECOND, "b3", "start", role="SYNC_MASTER", id=0)
     run.images.append(ImageMaker("b3", "powercut", 3 * SECOND, specs, durable=end_offsets[-1]))
-    assert found(run.judge(only=["equal-image-logs"])) == expected
+    assert violated(run.judge(only=["equal-image-logs"])) == expected
 
 
 @pytest.mark.parametrize(("written_to", "expected"), [(5, {"equal-image-logs"}), (6, set())])
@@ -952,7 +952,7 @@ def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
         run.event(time_ns, "b3", "start", role=role, id=number)
         run.event(time_ns + 1, "b3", "recovered", end=end_offsets[4])
     run.images.append(ImageMaker("b3", "powercut", 4 * SECOND, specs, durable=end_offsets[-1]))
-    assert found(run.judge(only=["equal-image-logs"])) == expected
+    assert violated(run.judge(only=["equal-image-logs"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -977,7 +977,7 @@ def test_what_began_an_epoch_that_never_came_to_lead_is_no_part_of_the_truth(
     for epoch in epochs_led:
         run.event(epoch, "b1", "promote", former="b2", epoch=epoch)
     run.images.append(ImageMaker("b3", "kill", SECOND, specs))
-    assert found(run.judge(only=["equal-image-logs"])) == expected
+    assert violated(run.judge(only=["equal-image-logs"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -1017,13 +1017,13 @@ def test_what_a_leader_began_again_alone_is_no_part_of_the_truth(
         run.trace.node(node).add(1, end, end)
         run.trace.node(node).add(2 * SECOND, end_offsets[-1], end_offsets[-1])
     run.images.append(ImageMaker("b1", "kill", SECOND, image_specs))
-    assert found(run.judge(only=["equal-image-logs"])) == expected
+    assert violated(run.judge(only=["equal-image-logs"])) == expected
 
 
 def test_an_image_with_other_bytes(run: RunMaker) -> None:
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.images.append(ImageMaker("b3", "kill", SECOND, specs))
-    assert found(run.judge(only=["equal-image-logs"])) == {"equal-image-logs"}
+    assert violated(run.judge(only=["equal-image-logs"])) == {"equal-image-logs"}
 
 
 @pytest.mark.parametrize(
@@ -1039,4 +1039,4 @@ def test_what_is_being_cut_is_no_part_of_the_truth(
     if later_event:
         run.event(SECOND - MS, "b3", later_event)
     run.images.append(ImageMaker("b3", "powercut", SECOND, specs, durable=end_offsets[-1]))
-    assert found(run.judge(only=["equal-image-logs"])) == expected
+    assert violated(run.judge(only=["equal-image-logs"])) == expected

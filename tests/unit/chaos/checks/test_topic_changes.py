@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.checks.result import Verdict
-from tests.support.run_maker import NODES, SECOND, TOPIC, RunMaker, found, write_table
+from tests.support.run_maker import NODES, SECOND, TOPIC, RunMaker, violated, write_table
 
 Change = Callable[[RunMaker], None]
 READ, WRITE = 4, 2
@@ -87,7 +87,7 @@ def closed_while_readers_were_paused(run: RunMaker) -> None:
 )
 def test_changes(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
-    assert found(run.judge(only=["topic-changes-kept", "read-without-permission"])) == expected
+    assert violated(run.judge(only=["topic-changes-kept", "read-without-permission"])) == expected
 
 
 def test_without_changes_the_checks_do_not_apply(tmp_path: Path) -> None:
