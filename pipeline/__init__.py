@@ -28,14 +28,14 @@ def read(
     from rocketbed.pipeline.fs_settings import settings_of
     from rocketbed.pipeline.schema import view_ddl
 
-    given = {name: _text(value) for name, value in options.items()}
-    known = {name.lower() for name in given}
+    texts = {name: _text(value) for name, value in options.items()}
+    names = {name.lower() for name in texts}
     if path:
-        given["path"] = path
-        given |= settings_of(spark.conf.getAll, path, given.get("stats", ""), given=known)
-    reader = spark.read.format("rocketbed").options(**given)
+        texts["path"] = path
+        texts |= settings_of(spark.conf.getAll, path, texts.get("stats", ""), explicit=names)
+    reader = spark.read.format("rocketbed").options(**texts)
     if columns is not None:
-        lower = {name.lower(): value for name, value in given.items()}
+        lower = {name.lower(): value for name, value in texts.items()}
         view = lower.get("view", "records").strip().lower()
         corrupt = lower.get("columnnameofcorruptrecord", "_corrupt")
         reader = reader.schema(view_ddl(view, columns, corrupt))

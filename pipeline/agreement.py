@@ -171,11 +171,11 @@ def _run(directory: Path, requirement: Path, report: Path) -> int:
 
 def _spark_side(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Return results by id, without those of checks that had nothing to check."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    rows_by_id: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["verdict"] != "not-applicable":
-            found.setdefault(row["id"], []).append(row)
-    return found
+            rows_by_id.setdefault(row["id"], []).append(row)
+    return rows_by_id
 
 
 def _defects_of_spark(ids: Sequence[str], theirs: Mapping[str, list[Mapping[str, Any]]]) -> int:

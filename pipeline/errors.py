@@ -91,13 +91,13 @@ def user_errors(method: Callable[P, R]) -> Callable[P, R]:
         try:
             result = method(*args, **kwargs)
         except (PipelineError, OSError) as exc:
-            raise shown(exc) from None
+            raise explained(exc) from None
         return cast(R, _guarded(result)) if isinstance(result, Iterator) else result
 
     return call
 
 
-def shown(error: PipelineError | OSError) -> PipelineError:
+def explained(error: PipelineError | OSError) -> PipelineError:
     """Return the error as Spark shows it: `[ROCKETBED_X] sentence`, in one line."""
     if not isinstance(error, PipelineError):
         where = f"{error.filename}: " if error.filename else ""
@@ -114,7 +114,7 @@ def _guarded(rows: Iterator[R]) -> Iterator[R]:
     try:
         yield from rows
     except (PipelineError, OSError) as exc:
-        raise shown(exc) from None
+        raise explained(exc) from None
 
 
 def markdown() -> str:

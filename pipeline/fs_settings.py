@@ -26,9 +26,11 @@ _WHO_ASKS: Final = ("fs.azure.account.", "fs.azure.sas.")
 override a signature."""
 
 
-def settings_of(conf: Mapping[str, str], *places: str, given: Set[str] = frozenset()) -> Settings:
+def settings_of(
+    conf: Mapping[str, str], *places: str, explicit: Set[str] = frozenset()
+) -> Settings:
     """Return the settings that apply to some paths, directories or lists of them. Settings for
-    other storage are dropped, so that they cannot disturb a read. `given`: options that override
+    other storage are dropped, so that they cannot disturb a read. `explicit`: options that override
     the configuration, in lower case. Raises `OptionError`."""
     text = ",".join(places)
     named = {
@@ -40,9 +42,9 @@ def settings_of(conf: Mapping[str, str], *places: str, given: Set[str] = frozens
     for key, value in conf.items():
         name = key.removeprefix(HADOOP)
         place, common = common_name(name)
-        if name == key or common not in FS or not value or {name.lower(), common} & given:
+        if name == key or common not in FS or not value or {name.lower(), common} & explicit:
             continue
-        if common.startswith(_WHO_ASKS) and any(one.startswith(_WHO_ASKS) for one in given):
+        if common.startswith(_WHO_ASKS) and any(one.startswith(_WHO_ASKS) for one in explicit):
             continue
         places_of_family = named[family(common)]
         if is_list or (place in places_of_family if place else places_of_family):
@@ -50,10 +52,10 @@ def settings_of(conf: Mapping[str, str], *places: str, given: Set[str] = frozens
             try:
                 settings[name.lower()] = str(option.read(value))
             except ValueError as exc:
-                shown = f"={value!r}" if option.is_shown else ""
+                value_text = f"={value!r}" if option.is_shown else ""
                 raise OptionError(
-                    f"{key}{shown} of Spark's configuration: expected {exc}; the option {common}"
-                    " counts more"
+                    f"{key}{value_text} of Spark's configuration: expected {exc}; the option"
+                    f" {common} counts more"
                 ) from None
     return tuple(sorted(settings.items()))
 

@@ -111,13 +111,13 @@ def check_history(table: "DataFrame") -> dict[str, int]:
     from pyspark.sql import functions as f
 
     is_send, is_read = f.col("kind") == SEND, f.col("kind") == READ
-    known = f.col("outcome").isin(*OUTCOMES)
+    is_known = f.col("outcome").isin(*OUTCOMES)
     named = f.col("uniq_key").isNotNull() & f.col("topic").isNotNull()
     placed = f.col("queue_id").isNotNull() & f.col("queue_offset").isNotNull()
     grouped = f.col("group").isNotNull()
     measures = [
         f.count_if(~f.col("kind").isin(*KINDS)).alias("strange"),
-        f.count_if(is_send & (~named | ~f.coalesce(known, f.lit(False)))).alias("nameless"),
+        f.count_if(is_send & (~named | ~f.coalesce(is_known, f.lit(False)))).alias("nameless"),
         f.count_if(is_read & ~(grouped & placed)).alias("placeless"),
         f.count_if(is_send).alias("sends"),
         f.count_if(is_read).alias("reads"),
@@ -203,12 +203,12 @@ def _as_batches(
                 str(row.value),
                 brokers.get(row.node, only),
                 history.topics.get(row.topic, ""),
-                _known(row.queue),
-                _known(row.queue_offset),
-                _known(row.physical_offset),
-                _known(row.body_crc),
+                _or_none(row.queue),
+                _or_none(row.queue_offset),
+                _or_none(row.physical_offset),
+                _or_none(row.body_crc),
                 row.invoked_ns,
-                _known(row.returned_ns),
+                _or_none(row.returned_ns),
                 words[row.outcome],
             )
         )
@@ -227,7 +227,7 @@ def _batch(pyarrow: Any, rows: list[tuple[Any, ...]], schema: Any) -> Any:
     return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _known(number: int) -> int | None:
+def _or_none(number: int) -> int | None:
     return number if number >= 0 else None
 
 
@@ -277,7 +277,7 @@ def _complete(table: "DataFrame") -> "DataFrame":
     if "received_ns" in table.columns:
         table = table.withColumn("done_ns", f.coalesce("done_ns", "received_ns"))
     read = f.col("group").isNotNull() & f.col("outcome").isNull()
-    what = f.coalesce(f.col("kind"), f.when(read, READ).otherwise(SEND))
+    row_kind = f.coalesce(f.col("kind"), f.when(read, READ).otherwise(SEND))
     clock = f.coalesce(f.col("clock"), f.col("client"), f.lit(""))
-    table = table.withColumn("kind", what).withColumn("clock", clock)
+    table = table.withColumn("kind", row_kind).withColumn("clock", clock)
     return table.select(*[f.col(name).cast(kind) for name, kind in COLUMNS.items()])

@@ -83,21 +83,23 @@ def line_batches(path: str, start: int, end: int) -> "Iterator[pyarrow.RecordBat
         return
     read = arrow_json.ReadOptions(use_threads=False, block_size=max(len(data), 1 << 16))
 
-    def table(others: str) -> "pyarrow.Table":
+    def table(unexpected: str) -> "pyarrow.Table":
         parse = arrow_json.ParseOptions(
-            explicit_schema=_schema(), unexpected_field_behavior=others, newlines_in_values=False
+            explicit_schema=_schema(),
+            unexpected_field_behavior=unexpected,
+            newlines_in_values=False,
         )
         return arrow_json.read_json(io.BytesIO(data), read_options=read, parse_options=parse)
 
     try:
-        found = table("error")
+        parsed = table("error")
     except pyarrow.ArrowException:
         check_names(path, _names(data))
         try:
-            found = table("ignore")
+            parsed = table("ignore")
         except pyarrow.ArrowException as error:
-            raise BadHistory(_which(path, at, data, str(error))) from error
-    yield from found.to_batches(max_chunksize=16_384)
+            raise BadHistory(_invalid_line(path, at, data, str(error))) from error
+    yield from parsed.to_batches(max_chunksize=16_384)
 
 
 def arrow_batches(path: str) -> "Iterator[pyarrow.RecordBatch]":
@@ -156,14 +158,14 @@ def _lines(path: str, start: int, end: int) -> tuple[int, bytes]:
     return at, data
 
 
-def _which(path: str, at: int, data: bytes, reason: str) -> str:
+def _invalid_line(path: str, at: int, data: bytes, reason: str) -> str:
     for line in data.splitlines(keepends=True):
         try:
             if line.strip() and not isinstance(json.loads(line), dict):
                 raise ValueError("not a JSON object")
         except ValueError as error:
-            shown = line[:SHOWN].decode(errors="replace").strip()
-            return f"the history {path} has an invalid line at byte {at}: {error}: {shown!r}"
+            excerpt = line[:SHOWN].decode(errors="replace").strip()
+            return f"the history {path} has an invalid line at byte {at}: {error}: {excerpt!r}"
         at += len(line)
     return f"the history {path} has a row with a field of another type: {reason}"
 

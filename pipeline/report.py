@@ -111,20 +111,20 @@ class Report:
 
 def write_whole(path: Path, data: str | bytes) -> None:
     """Replace a file atomically: a reader sees the old one or the new one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(data.encode() if isinstance(data, str) else data)
-        os.replace(beside, path)
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def versions() -> dict[str, str]:
     """Versions of the programs involved, as far as installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed

@@ -57,7 +57,7 @@ def requirement(directory: Path) -> dict[str, Any]:
 
 def agreed_ends(evidence: Evidence, losses: Losses) -> dict[str, int]:
     """Return by node the offset up to which its log has to equal the last master's (check R1)."""
-    found: dict[str, int] = {}
+    ends: dict[str, int] = {}
     for lineage in losses.lineages:
         final = evidence.final(lineage.group)
         if final is None:
@@ -66,8 +66,8 @@ def agreed_ends(evidence: Evidence, losses: Losses) -> dict[str, int]:
         for node in evidence.nodes:
             if node.group == lineage.group and node is not final:
                 held = lineage.held(node.name, ENDLESS - 1, node.log_end)
-                found[node.name] = min(limit, held)
-    return found
+                ends[node.name] = min(limit, held)
+    return ends
 
 
 def _row(

@@ -208,7 +208,7 @@ def check_columns(view: str, names: Sequence[str], corrupt: str = CORRUPT) -> No
 
 
 def spelled(view: str, names: Sequence[str], corrupt: str = CORRUPT) -> list[str]:
-    """Return columns in our spelling, ignoring case; an unknown one stays as it is."""
+    """Return columns in our spelling, ignoring case; an unknown one is returned unchanged."""
     ours = {name.lower(): name for name in VIEWS[view] if name != CORRUPT}
     ours[corrupt.lower()] = corrupt
     return [ours.get(name.lower(), name) for name in names]

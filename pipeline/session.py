@@ -82,11 +82,11 @@ def build_session(
 
 def unpacked(archive: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Settings that make every executor unpack the archive and import from it first."""
-    others = {ARCHIVES: ",", PYTHONPATH: ":"}
+    separators = {ARCHIVES: ",", PYTHONPATH: ":"}
     ours = {ARCHIVES: f"{archive}#{UNPACKED}", PYTHONPATH: UNPACKED}
     return {
         name: separator.join(filter(None, (ours[name], settings.get(name))))
-        for name, separator in others.items()
+        for name, separator in separators.items()
     }
 
 
@@ -104,10 +104,10 @@ def refuse_silent(address: str) -> None:
 
     Spark itself would try again for minutes.
     """
-    kind, _, rest = address.partition("://")
+    kind, _, location = address.partition("://")
     if kind not in PORTS:
         return
-    servers = [one.partition("/")[0] for one in rest.split(",")]
+    servers = [one.partition("/")[0] for one in location.split(",")]
     for server in servers:
         host, _, port = server.partition(":")
         try:

@@ -1,6 +1,6 @@
 """The data source `rocketbed`: `spark.read.format("rocketbed").option("path", ...)`.
 
-Spark finds it by itself through the module `pyspark_rocketbed`. A schema given by the user is the
+Spark discovers it through the module `pyspark_rocketbed`. A schema given by the user is the
 projection: any columns of `pipeline.schema.RECORDS` (or of the view's table), in any order.
 Options: `pipeline.options.Options`.
 """

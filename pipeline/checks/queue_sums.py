@@ -30,14 +30,14 @@ def entry_sums(spark: "SparkSession", logs: "Sequence[ReplicaLog]") -> "DataFram
 
     `beyond` counts the entries that point behind the log's end.
     """
-    from rocketbed.pipeline.files.decode import Wanted
+    from rocketbed.pipeline.files.decode import Selection
     from rocketbed.pipeline.files.views import plan_view
     from rocketbed.pipeline.options import Options
 
     work: list[tuple[str, int, int, Any]] = []
     for log in logs:
         options = Options(path=log.path, view="consumequeue")
-        parts = plan_view(options, Wanted(), [(log.replica, log.end)])
+        parts = plan_view(options, Selection(), [(log.replica, log.end)])
         work += [(log.label, log.start, log.end, part) for part in parts]
 
     def reckon(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
@@ -50,13 +50,13 @@ def entry_sums(spark: "SparkSession", logs: "Sequence[ReplicaLog]") -> "DataFram
 
 def part_sums(label: str, start: int, end: int, part: Any) -> "Iterator[pyarrow.RecordBatch]":
     """Yield the sums of a part of the view `consumequeue`, one batch for each of its batches."""
-    from rocketbed.pipeline.files.decode import Wanted
+    from rocketbed.pipeline.files.decode import Selection
     from rocketbed.pipeline.files.views import read_view
     from rocketbed.pipeline.options import Options
     from rocketbed.pipeline.schema import arrow_schema
 
     options = Options(path="-", view="consumequeue")
-    for batch in read_view(part, arrow_schema("consumequeue"), options, Wanted()):
+    for batch in read_view(part, arrow_schema("consumequeue"), options, Selection()):
         yield batch_sums(label, start, end, batch)
 
 

@@ -55,8 +55,8 @@ def repeated(value: str | int, count: int) -> pyarrow.Array:
     """Repeat a value in every row: a string, or a number of 64 bits."""
     if isinstance(value, int):
         return numbers(numpy.full(count, value, numpy.int64))
-    one = texts([value.encode()], pyarrow.string())
-    return one.take(numbers(numpy.zeros(count, numpy.int32)))
+    single = texts([value.encode()], pyarrow.string())
+    return single.take(numbers(numpy.zeros(count, numpy.int32)))
 
 
 def scalar(value: str | int) -> pyarrow.Scalar:

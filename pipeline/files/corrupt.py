@@ -73,9 +73,9 @@ class DataLost(PipelineError):
 
     condition = Condition.DATA_LOSS
 
-    def __init__(self, path: str, offset: int, what: str) -> None:
+    def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(
-            f"{path}: data from physical offset {offset} on is gone: {what}; "
+            f"{path}: data from physical offset {offset} on is gone: {reason}; "
             f"failOnDataLoss=false reads on behind it"
         )
         self.path = path
@@ -83,21 +83,21 @@ class DataLost(PipelineError):
 
 
 class Gap(NamedTuple):
-    """Bytes `[offset, end)` of the log that are not a record; `shown` are the first of them."""
+    """Bytes `[offset, end)` of the log that are not a record; `prefix` are the first of them."""
 
     offset: int
     end: int
     reason: str
-    shown: bytes
+    prefix: bytes
 
 
-def frame_reason(data: bytes | bytearray, position: int, offset: int, rest: int) -> str:
+def frame_reason(data: bytes | bytearray, position: int, offset: int, remaining: int) -> str:
     """Return the first rule of a record that the bytes at `position` break.
 
-    `offset` is their physical offset, `rest` the number of bytes to the end of the file. Where
+    `offset` is their physical offset, `remaining` the number of bytes to the end of the file. Where
     `data` ends before the record does, its parts were seen not to add up.
     """
-    if rest < _START.size:
+    if remaining < _START.size:
         return SHORT_RECORD
     size, magic = _START.unpack_from(data, position)
     if magic == MAGIC_BLANK:
@@ -106,7 +106,7 @@ def frame_reason(data: bytes | bytearray, position: int, offset: int, rest: int)
         return BAD_MAGIC
     if size < RECORD_SIZE_MIN:
         return BAD_SIZE
-    if size > rest:
+    if size > remaining:
         return SHORT_RECORD
     if _OFFSET.unpack_from(data, position + 28)[0] != offset:
         return POSITION_MISMATCH

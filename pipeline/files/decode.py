@@ -59,7 +59,7 @@ null."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Selection:
     """Selection of records; None: all. Times in milliseconds, ends exclusive."""
 
     topics: frozenset[str] | None = None
@@ -71,7 +71,7 @@ class Wanted:
     end_ms: int | None = None
 
     @classmethod
-    def of(cls, options: Options) -> "Wanted":
+    def of(cls, options: Options) -> "Selection":
         return cls(
             topics=options.topics,
             pattern=options.topics_pattern,
@@ -126,30 +126,30 @@ def batches(
     split: Split,
     columns: Sequence[str] | pyarrow.Schema | None,
     options: Options,
-    wanted: Wanted | None = None,
+    selection: Selection | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Read the records that begin in a split, in order, as batches of exactly the given schema.
+    """Yield the records that begin in a split, in order, in batches of exactly the given schema.
 
-    `columns`: names of the table `schema.RECORDS`, or their Arrow schema as Spark has it (None: the
-    default ones). `wanted`: the selection (default: by the options). Raises
-    `RocketbedCorrupt` in mode FAILFAST, `DataLost` for a file that vanished or got shorter.
+    `columns`: names of the table `schema.RECORDS`, or their Arrow schema from Spark (None: the
+    default ones). `selection`: default by the options. Raises `RocketbedCorrupt` in mode FAILFAST,
+    `DataLost` for a file that vanished or got shorter.
     """
     schema = columns
     if not isinstance(schema, pyarrow.Schema):
         schema = arrow_schema("records", schema, options.corrupt_column)
-    yield from Decoder(split, schema, options, wanted or Wanted.of(options)).run()
+    yield from Decoder(split, schema, options, selection or Selection.of(options)).run()
 
 
 class Decoder:
     """Turns the frames of one split into batches."""
 
     def __init__(
-        self, split: Split, schema: pyarrow.Schema, options: Options, wanted: Wanted
+        self, split: Split, schema: pyarrow.Schema, options: Options, selection: Selection
     ) -> None:
         self.split = split
         self.schema = schema
         self.options = options
-        self.wanted = wanted
+        self.selection = selection
         self.columns = [canonical(name, options.corrupt_column) for name in schema.names]
         self.malformed = 0
         """Number of corrupt rows, including dropped ones."""
@@ -203,14 +203,14 @@ class Decoder:
     def _gap(self, gap: Gap) -> Iterator[pyarrow.RecordBatch]:
         """Make the row of a range that is not a record."""
         self.malformed += 1
-        low, high = self.wanted.start_offset, self.wanted.end_offset
+        low, high = self.selection.start_offset, self.selection.end_offset
         if (low is not None and gap.offset < low) or (high is not None and gap.offset >= high):
             return
         if self.options.mode == "FAILFAST":
             raise RocketbedCorrupt(self.split.path, gap.offset, gap.reason)
         if self.options.mode == "DROPMALFORMED":
             return
-        if self.wanted.by_content and CORRUPT not in self.columns:
+        if self.selection.by_content and CORRUPT not in self.columns:
             self.hidden += 1
             return
         values: dict[str, Any] = {
@@ -219,7 +219,7 @@ class Decoder:
             "physical_offset": gap.offset,
             "size": min(gap.end - gap.offset, 0x7FFFFFFF),
             "segment": self.split.base,
-            CORRUPT: {"offset": gap.offset, "reason": gap.reason, "bytes": gap.shown},
+            CORRUPT: {"offset": gap.offset, "reason": gap.reason, "bytes": gap.prefix},
         }
         arrays = [
             pyarrow.array([values.get(name)], field.type)
@@ -228,7 +228,7 @@ class Decoder:
         yield pyarrow.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _frame(self, frame: Frame) -> Iterator[pyarrow.RecordBatch]:
-        mask = self.wanted.rows(frame)
+        mask = self.selection.rows(frame)
         if mask is not None and not mask.all():
             frame.keep(mask)
         if not frame.count:
@@ -397,8 +397,8 @@ def _corrupt_column(frame: Frame, faults: Faults, kind: pyarrow.DataType) -> pya
     rows: list[dict[str, Any] | None] = [None] * frame.count
     for row, reason in faults.items():
         start = int(frame.positions[row])
-        shown = bytes(frame.data[start : start + min(SHOWN_MAX, int(frame.sizes[row]))])
-        rows[row] = {"offset": frame.shift(row) + start, "reason": reason, "bytes": shown}
+        prefix = bytes(frame.data[start : start + min(SHOWN_MAX, int(frame.sizes[row]))])
+        rows[row] = {"offset": frame.shift(row) + start, "reason": reason, "bytes": prefix}
     return pyarrow.array(rows, kind)
 
 

@@ -79,7 +79,7 @@ def unpack(body: bytes, sys_flag: int) -> bytes | None:
             data = inflater.decompress(body, BODY_SIZE_MAX)
             return data if inflater.eof else None
         with pyarrow.CompressedInputStream(pyarrow.BufferReader(body), codec) as stream:
-            found: bytes = stream.read(BODY_SIZE_MAX + 1)
-        return found if len(found) <= BODY_SIZE_MAX else None
+            unpacked: bytes = stream.read(BODY_SIZE_MAX + 1)
+        return unpacked if len(unpacked) <= BODY_SIZE_MAX else None
     except (zlib.error, OSError):
         return None

@@ -144,8 +144,8 @@ class Frame:
         self.properties_at = at + 2
         self.properties_size = end - self.properties_at
         self._keep_leading(good, is_wide)
-        given = _signed(u1, self.properties_at - 2)
-        self._keep_leading(given == self.properties_size, is_wide)
+        stored_sizes = _signed(u1, self.properties_at - 2)
+        self._keep_leading(stored_sizes == self.properties_size, is_wide)
 
     def _keep_leading(
         self, good: NDArray[numpy.bool_], is_wide: NDArray[numpy.bool_]

@@ -23,8 +23,8 @@ _PACKED: Final = INNER_BATCH | COMPRESSED | COMPRESSION_MASK
 
 def inner_rows(frame: Frame) -> list[int]:
     """Numbers of the rows whose record holds several messages."""
-    found: list[int] = numpy.flatnonzero(frame.sys_flags & INNER_BATCH).tolist()
-    return found
+    numbers: list[int] = numpy.flatnonzero(frame.sys_flags & INNER_BATCH).tolist()
+    return numbers
 
 
 def said_count(frame: Frame, row: int) -> bytes | None:

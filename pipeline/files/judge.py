@@ -32,10 +32,10 @@ def crc_faults(frame: Frame) -> Faults:
     crc32 = zlib.crc32
     starts = frame.body_at.tolist()
     ends = (frame.body_at + frame.body_size).tolist()
-    found = numpy.array(
+    computed = numpy.array(
         [crc32(view[start:end]) for start, end in zip(starts, ends, strict=True)], numpy.uint32
     ) & numpy.uint32(_CRC_MASK)
-    wrong = (found != frame.field("body_crc").astype(numpy.uint32)) & (frame.body_size > 0)
+    wrong = (computed != frame.field("body_crc").astype(numpy.uint32)) & (frame.body_size > 0)
     faults = dict.fromkeys(numpy.flatnonzero(wrong).tolist(), CRC_MISMATCH)
     for row in _carrying_crc(frame).tolist():
         if row not in faults and not _record_crc_holds(frame, view, row):

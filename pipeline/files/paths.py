@@ -116,7 +116,7 @@ def _name(piece: str) -> tuple[str | None, str]:
 
 
 def _expanded(root: str, settings: Settings, listings: dict[str, list[Entry]] | None) -> list[str]:
-    """Expand a pattern to its stores; another root stays as it is. Raises `NotAStore`."""
+    """Expand a pattern to its stores; another root is returned unchanged. Raises `NotAStore`."""
     storage = storage_of(root, settings, listings)
     choices = _choices(root)
     if not (_PATTERN & set(root) or choices != [root]) or storage.is_dir(root):
@@ -166,14 +166,14 @@ def _matching(storage: Storage, directory: str, parts: Sequence[str]) -> Iterato
     if not parts:
         yield directory
         return
-    part, *rest = parts
+    part, *remaining = parts
     if not part or not _PATTERN & set(part):
-        yield from _matching(storage, f"{directory}/{part}" if part else directory, rest)
+        yield from _matching(storage, f"{directory}/{part}" if part else directory, remaining)
         return
     pattern = part.replace("[^", "[!")  # the syntax of Hadoop and Spark
     for name in storage.folders(directory or "/"):
         if fnmatchcase(name, pattern) and (part.startswith(".") or not name.startswith(".")):
-            yield from _matching(storage, f"{directory}/{name}", rest)
+            yield from _matching(storage, f"{directory}/{name}", remaining)
 
 
 def _check_apart(replicas: Sequence[Replica]) -> None:
@@ -184,9 +184,11 @@ def _check_apart(replicas: Sequence[Replica]) -> None:
             identity = replica.storage.identity(os.path.join(replica.root, "commitlog"))
         except OSError:
             continue  # reported when it is read
-        other = logs.setdefault(identity, replica)
-        if other is not replica:
-            raise OptionError(f"path: {other.root} and {replica.root} are one store: give it once")
+        earlier = logs.setdefault(identity, replica)
+        if earlier is not replica:
+            raise OptionError(
+                f"path: {earlier.root} and {replica.root} are one store: give it once"
+            )
 
 
 def _pieces(text: str, near: str) -> Iterator[str]:
@@ -211,28 +213,28 @@ def _as_existing(piece: str, near: str) -> str:
     path exists."""
     if len(piece) > PATH_MAX:
         return ""
-    for one in dict.fromkeys((piece.lstrip(), piece.strip(), piece)):
-        name, _, root = one.partition("=")
-        for path in (one, root if "," not in name else ""):
+    for candidate in dict.fromkeys((piece.lstrip(), piece.strip(), piece)):
+        name, _, root = candidate.partition("=")
+        for path in (candidate, root if "," not in name else ""):
             if path and os.path.exists(os.path.join(near, plain_path(path))):
-                return one
+                return candidate
     return ""
 
 
-def _names(roots: Sequence[str], taken: Set[str]) -> dict[str, str]:
-    """Name directories so that no two brokers have the same name, and none is in `taken`."""
+def _names(roots: Sequence[str], reserved: Set[str]) -> dict[str, str]:
+    """Name directories so that no two brokers have the same name, and none is in `reserved`."""
     parts = {root: _parts(root) for root in roots}
     most = max(map(len, parts.values()), default=1)
     names: dict[str, str] = {}
     for depth in range(1, most + 1):
         joined = {root: "-".join(one[-depth:]).strip() for root, one in parts.items()}
         names = {root: _UNFIT.sub("-", one) for root, one in joined.items()}
-        if len(set(names.values())) == len(parts) and taken.isdisjoint(names.values()):
+        if len(set(names.values())) == len(parts) and reserved.isdisjoint(names.values()):
             break
     if len(set(names.values())) < len(parts) == len(set(map(tuple, parts.values()))):
-        names = _numbered(parts, taken)
+        names = _numbered(parts, reserved)
     for root, name in names.items():
-        if name in taken:
+        if name in reserved:
             raise OptionError(
                 f"path: {root} would be called {name}, as a broker that is named there: "
                 f"name it too, broker/replica={root}"
@@ -240,18 +242,22 @@ def _names(roots: Sequence[str], taken: Set[str]) -> dict[str, str]:
     return names
 
 
-def _numbered(parts: Mapping[str, Sequence[str]], taken: Set[str]) -> dict[str, str]:
+def _numbered(parts: Mapping[str, Sequence[str]], reserved: Set[str]) -> dict[str, str]:
     """Name directories that differ only in characters that a name cannot have."""
     most = max(map(len, parts.values()))
     depths = (
-        n for n in range(1, most) if len({(*one[-n:],) for one in parts.values()}) == len(parts)
+        n
+        for n in range(1, most)
+        if len({(*path_parts[-n:],) for path_parts in parts.values()}) == len(parts)
     )
     depth = next(depths, most)
     names: dict[str, str] = {}
-    for root, one in parts.items():
-        name = _UNFIT.sub("-", "-".join(one[-depth:]).strip())
+    for root, path_parts in parts.items():
+        name = _UNFIT.sub("-", "-".join(path_parts[-depth:]).strip())
         numbered = (f"{name}-{number}" for number in count(2))
-        free = (each for each in chain([name], numbered) if each not in {*taken, *names.values()})
+        free = (
+            each for each in chain([name], numbered) if each not in {*reserved, *names.values()}
+        )
         names[root] = next(free)
     return names
 

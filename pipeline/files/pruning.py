@@ -16,17 +16,17 @@ import pyarrow
 from pyarrow import compute
 
 from rocketbed.pipeline.files.arrays import numbers, scalar
-from rocketbed.pipeline.files.decode import Wanted, batches
+from rocketbed.pipeline.files.decode import Selection, batches
 from rocketbed.pipeline.files.remote import RemoteStorage, storage_of
 from rocketbed.pipeline.files.replicas import Replica
 from rocketbed.pipeline.files.splits import Split, used_files
 from rocketbed.pipeline.files.statistics import (
-    Seen,
+    SegmentIdentity,
     Unusable,
     believed,
     file_of,
+    identity_of,
     load,
-    seen,
     store_of,
 )
 from rocketbed.pipeline.files.storage import (
@@ -50,25 +50,25 @@ MAKE: Final = "`rocketbed pipeline stats` makes them anew"
 class LeftOut:
     """Segments that hold no selected record, if they still match their statistics."""
 
-    segments: tuple[tuple[Split, Seen], ...]
+    segments: tuple[tuple[Split, SegmentIdentity], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class UsableStatistics:
     """Usable statistics of one store, by the first offset of a segment."""
 
     holds: Mapping[int, bool]
     """True for segments that may hold selected records."""
-    seen: Mapping[int, Seen]
+    identities: Mapping[int, SegmentIdentity]
     """Identifying records of the segments without selected records."""
 
 
-NOTHING: Final = Known({}, {})
+NOTHING: Final = UsableStatistics({}, {})
 
 
 def known_segments(
-    replicas: Sequence[Replica], options: Options, wanted: Wanted
-) -> dict[Replica, Known]:
+    replicas: Sequence[Replica], options: Options, selection: Selection
+) -> dict[Replica, UsableStatistics]:
     """Load the usable statistics of each store; warns of unusable ones.
 
     Raises `OptionError` for a location that can never have statistics.
@@ -77,7 +77,7 @@ def known_segments(
         return {}
     directory = plain_path(options.stats).rstrip("/")
     storage = _place(directory, options)
-    content = (wanted.topics, wanted.pattern, wanted.start_ms, wanted.end_ms)
+    content = (selection.topics, selection.pattern, selection.start_ms, selection.end_ms)
     if all(each is None for each in content):
         if storage.is_local and not storage.is_dir(directory):
             # With a selection this is reported for each store.
@@ -85,19 +85,21 @@ def known_segments(
         return {}
     is_local = storage.is_local and all(one.storage.is_local for one in replicas)
     loaded = spread(
-        lambda one: _known(one, storage, directory, wanted), replicas, is_local=is_local
+        lambda replica: _load_usable(replica, storage, directory, selection),
+        replicas,
+        is_local=is_local,
     )
     return dict(zip(replicas, loaded, strict=True))
 
 
-def parts_of(planned: Sequence[Split], known: Known) -> list[Split | LeftOut]:
+def parts_of(planned: Sequence[Split], statistics: UsableStatistics) -> list[Split | LeftOut]:
     """Return the splits to read, then the parts of skipped segments, many segments in each."""
     out = [
-        (split, known.seen[split.base])
+        (split, statistics.identities[split.base])
         for split in planned
-        if split.path and split.base in known.seen
+        if split.path and split.base in statistics.identities
     ]
-    read = [split for split in planned if not split.path or split.base not in known.seen]
+    read = [split for split in planned if not split.path or split.base not in statistics.identities]
     return [
         *read,
         *(LeftOut(tuple(out[at : at + SEGMENTS])) for at in range(0, len(out), SEGMENTS)),
@@ -105,11 +107,11 @@ def parts_of(planned: Sequence[Split], known: Known) -> list[Split | LeftOut]:
 
 
 def read_left_out(
-    part: LeftOut, schema: pyarrow.Schema, options: Options, wanted: Wanted
+    part: LeftOut, schema: pyarrow.Schema, options: Options, selection: Selection
 ) -> Iterator[pyarrow.RecordBatch]:
     """Read the rows of skipped segments that no longer match their statistics."""
     is_local = part.segments[0][0].replica.storage.is_local
-    is_same = spread(lambda one: _is_same(*one), part.segments, is_local=is_local)
+    is_same = spread(lambda segment: _is_same(*segment), part.segments, is_local=is_local)
     for (split, _), same in zip(part.segments, is_same, strict=True):
         if not same and _is_deleted(split):
             logger.warning("%s: deleted meanwhile; it held nothing of what is read", split.path)
@@ -119,11 +121,14 @@ def read_left_out(
                 split.path,
                 MAKE,
             )
-            yield from batches(split, schema, options, wanted)
+            yield from batches(split, schema, options, selection)
 
 
-def _is_same(split: Split, expected: Seen) -> bool:
-    return seen(split.replica, split.file, expected.first_offset, expected.last_offset) == expected
+def _is_same(split: Split, expected: SegmentIdentity) -> bool:
+    return (
+        identity_of(split.replica, split.file, expected.first_offset, expected.last_offset)
+        == expected
+    )
 
 
 def _is_deleted(split: Split) -> bool:
@@ -151,11 +156,13 @@ def _place(directory: str, options: Options) -> Storage:
     return storage
 
 
-def _known(replica: Replica, storage: Storage, directory: str, wanted: Wanted) -> Known:
+def _load_usable(
+    replica: Replica, storage: Storage, directory: str, selection: Selection
+) -> UsableStatistics:
     store = store_of(replica)
     path = f"{directory}/{file_of(store)}"
     try:
-        table = believed(load(storage, path, store, _columns(wanted)))
+        table = believed(load(storage, path, store, _columns(selection)))
     except (Unusable, StorageError) as exc:
         reason = exc if isinstance(exc, Unusable) else f"not readable: {exc}"
         logger.warning(
@@ -163,12 +170,13 @@ def _known(replica: Replica, storage: Storage, directory: str, wanted: Wanted) -
         )
         return NOTHING
     files = {file.start: file for file in used_files(replica)[:-1]}
-    may_hold = _holding(table, wanted)
+    may_hold = _holding(table, selection)
     holds: dict[int, bool] = {}
-    places: dict[int, Seen] = {}
+    places: dict[int, SegmentIdentity] = {}
     changed = 0
     rows = zip(
-        *(table[name].to_pylist() for name in ("segment", "size", *Seen._fields)), strict=True
+        *(table[name].to_pylist() for name in ("segment", "size", *SegmentIdentity._fields)),
+        strict=True,
     )
     for number, (segment, size, *identity) in enumerate(rows):
         if segment not in files or files[segment].size != size:
@@ -176,7 +184,7 @@ def _known(replica: Replica, storage: Storage, directory: str, wanted: Wanted) -
             continue
         holds[segment] = number in may_hold
         if not holds[segment]:
-            places[segment] = Seen(*identity)
+            places[segment] = SegmentIdentity(*identity)
     if changed:
         logger.warning(
             "%s: %d segments are not as long as their statistics say: read without them; %s",
@@ -185,43 +193,45 @@ def _known(replica: Replica, storage: Storage, directory: str, wanted: Wanted) -
             MAKE,
         )
     last = max(places, default=None)
-    if last is not None and seen(replica, files[last], *places[last][:2]) != places[last]:
+    if last is not None and identity_of(replica, files[last], *places[last][:2]) != places[last]:
         problem = f"{files[last].path} is not the segment that the statistics in {path} are of"
         logger.warning("%s: read without them, since %s; %s", store, problem, MAKE)
         return NOTHING
-    return Known(holds, places)
+    return UsableStatistics(holds, places)
 
 
-def _columns(wanted: Wanted) -> list[str]:
+def _columns(selection: Selection) -> list[str]:
     """Columns that the selection needs: lists of topics may be long."""
-    has_times = wanted.start_ms is not None or wanted.end_ms is not None
-    names = ["topic"] * _needs_topics(wanted) + ["oldest_ms", "youngest_ms"] * has_times
-    if _needs_topics(wanted):
+    has_times = selection.start_ms is not None or selection.end_ms is not None
+    names = ["topic"] * _needs_topics(selection) + ["oldest_ms", "youngest_ms"] * has_times
+    if _needs_topics(selection):
         names = [f"topics.list.element.{name}" for name in names]
-    return ["segment", "size", "is_full", "damaged", *Seen._fields, *names]
+    return ["segment", "size", "is_full", "damaged", *SegmentIdentity._fields, *names]
 
 
-def _needs_topics(wanted: Wanted) -> bool:
-    return wanted.topics is not None or wanted.pattern is not None
+def _needs_topics(selection: Selection) -> bool:
+    return selection.topics is not None or selection.pattern is not None
 
 
-def _holding(table: pyarrow.Table, wanted: Wanted) -> set[int]:
+def _holding(table: pyarrow.Table, selection: Selection) -> set[int]:
     """Numbers of the rows with selected records: a topic within the times, or any within them."""
     masks = []
     rows, rows_by_topic = numbers(numpy.arange(table.num_rows)), table
-    if _needs_topics(wanted):
+    if _needs_topics(selection):
         lists = table["topics"].combine_chunks()
         rows = compute.list_parent_indices(lists)
         rows_by_topic = pyarrow.Table.from_struct_array(lists.flatten())
         names = rows_by_topic["topic"].combine_chunks()
         selected = [
-            n for n, name in enumerate(names.dictionary.to_pylist()) if wanted.has_topic(name)
+            n for n, name in enumerate(names.dictionary.to_pylist()) if selection.has_topic(name)
         ]
         masks.append(
             compute.is_in(names.indices, value_set=numbers(numpy.array(selected, numpy.int32)))
         )
-    if wanted.start_ms is not None:
-        masks.append(compute.greater_equal(rows_by_topic["youngest_ms"], scalar(wanted.start_ms)))
-    if wanted.end_ms is not None:
-        masks.append(compute.less(rows_by_topic["oldest_ms"], scalar(wanted.end_ms)))
+    if selection.start_ms is not None:
+        masks.append(
+            compute.greater_equal(rows_by_topic["youngest_ms"], scalar(selection.start_ms))
+        )
+    if selection.end_ms is not None:
+        masks.append(compute.less(rows_by_topic["oldest_ms"], scalar(selection.end_ms)))
     return set(compute.unique(rows.filter(reduce(compute.and_, masks))).to_pylist())

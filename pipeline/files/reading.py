@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow
 
 from rocketbed.pipeline.files.corrupt import DataLost
-from rocketbed.pipeline.files.decode import Wanted, batches
+from rocketbed.pipeline.files.decode import Selection, batches
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.pruning import (
     NOTHING,
-    Known,
     LeftOut,
+    UsableStatistics,
     known_segments,
     parts_of,
     read_left_out,
@@ -45,7 +45,7 @@ class Plan:
     """Plan of a batch read: options, and the selection of records."""
 
     options: Options
-    wanted: Wanted = field(default_factory=Wanted)
+    selection: Selection = field(default_factory=Selection)
 
     @classmethod
     def of(cls, options: Options) -> "Plan":
@@ -55,7 +55,7 @@ class Plan:
                 "startingOffsets and endingOffsets of a batch read are for endpoints; over path"
                 " give startOffset, endOffset"
             )
-        return cls(options, Wanted.of(options))
+        return cls(options, Selection.of(options))
 
     def splits(self) -> list[Any]:
         """Plan the parts of tasks: splits of all replicas up to the confirmed end, or parts of a
@@ -63,7 +63,7 @@ class Plan:
 
         Raises `NotAStore`, `OptionError`.
         """
-        options, wanted = self.options, self.wanted
+        options, selection = self.options, self.selection
         replicas = parse_paths(options.path, options.fs, is_once=True)
         ends = read_ends(replicas, options.read_uncommitted)
         for replica in replicas:
@@ -74,20 +74,20 @@ class Plan:
         if len(empty) < len(replicas):
             self._tell_late_start(max(end for _, end in ends))
         if options.view != "records":
-            parts = plan_view(options, wanted, ends)
+            parts = plan_view(options, selection, ends)
             check_topics(replicas, options.topics, options.topics_pattern, empty)
             return parts
         check_topics(replicas, options.topics, options.topics_pattern, empty)
         parts_found: list[Split | LeftOut] = []
-        known = known_segments(replicas, options, wanted)
-        split_bytes = self._split_bytes(ends, known)
+        usable = known_segments(replicas, options, selection)
+        split_bytes = self._split_bytes(ends, usable)
         for replica, end in ends:
-            statistics = known.get(replica, NOTHING)
+            statistics = usable.get(replica, NOTHING)
             planned = plan_splits(
                 [replica],
                 split_bytes=split_bytes,
-                start=wanted.start_offset,
-                end=end if wanted.end_offset is None else min(end, wanted.end_offset),
+                start=selection.start_offset,
+                end=end if selection.end_offset is None else min(end, selection.end_offset),
                 durable=end,
                 start_ms=options.start_timestamp,
                 end_ms=options.end_timestamp,
@@ -100,7 +100,7 @@ class Plan:
     def _tell_late_start(self, end: int) -> None:
         """Warn of a start after the end of all logs. A start at the end is a poll for new
         records."""
-        start = self.wanted.start_offset
+        start = self.selection.start_offset
         if start is not None and start > end:
             logger.warning(
                 "startOffset=%d is behind %d, the end of all that is read, so there are no rows",
@@ -109,19 +109,19 @@ class Plan:
             )
 
     def _split_bytes(
-        self, ends: Sequence[tuple[Replica, int]], known: Mapping[Replica, Known]
+        self, ends: Sequence[tuple[Replica, int]], usable: Mapping[Replica, UsableStatistics]
     ) -> int:
         """Return `splitBytes`, or less for `minPartitions`. Raises `OptionError` if it is too
         little."""
-        options, wanted = self.options, self.wanted
+        options, selection = self.options, self.selection
         total = 0
         for replica, end in ends:
-            high = end if wanted.end_offset is None else min(end, wanted.end_offset)
-            holds = known.get(replica, NOTHING).holds
+            high = end if selection.end_offset is None else min(end, selection.end_offset)
+            holds = usable.get(replica, NOTHING).holds
             for file in log_files(replica):
                 if not holds.get(file.start, True):
                     continue
-                low = max(file.start, wanted.start_offset or 0)
+                low = max(file.start, selection.start_offset or 0)
                 total += max(min(file.end, high) - low, 0)
         size = max(min(options.split_bytes, total // options.min_partitions), 1)
         if total // size > TASKS_MAX:
@@ -134,7 +134,7 @@ class Plan:
     def _misnamed(self, replica: Replica, end: int) -> list[Split]:
         """Return segments with wrong names as gaps of the log, unless a gap covers them. Raises
         `DataLost` if failOnDataLoss is set."""
-        low, high = self.wanted.start_offset or 0, self.wanted.end_offset
+        low, high = self.selection.start_offset or 0, self.selection.end_offset
         files = used_files(replica)
         gaps = []
         for file in misnamed(replica, files):
@@ -162,10 +162,10 @@ class Plan:
 
     def read(self, part: Any, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
         if isinstance(part, LeftOut):
-            return read_left_out(part, schema, self.options, self.wanted)
+            return read_left_out(part, schema, self.options, self.selection)
         if self.options.view == "records":
-            return batches(part, schema, self.options, self.wanted)
-        return read_view(part, schema, self.options, self.wanted)
+            return batches(part, schema, self.options, self.selection)
+        return read_view(part, schema, self.options, self.selection)
 
 
 def warn_of_unread(replica: Replica, end: int, own_end: int) -> None:

@@ -237,22 +237,22 @@ class RemotePool(FilePool):
 
 
 def storage_of(
-    path: str, settings: Settings = (), seen: dict[str, list[Entry]] | None = None
+    path: str, settings: Settings = (), listings: dict[str, list[Entry]] | None = None
 ) -> Storage:
-    """Return the storage of a path. `seen`: cache of listings.
+    """Return the storage of a path. `listings`: cache of listings.
 
     Raises `StorageError`.
     """
-    scheme, separator, rest = path.partition("://")
+    scheme, separator, address = path.partition("://")
     if not separator or not scheme.isalnum():
-        return LOCAL if seen is None else ListedOnce()
-    authority = rest.split("/", 1)[0]
+        return LOCAL if listings is None else ListedOnce()
+    authority = address.split("/", 1)[0]
     check_authority(scheme, authority)
-    return RemoteStorage(scheme.lower(), authority, settings, seen)
+    return RemoteStorage(scheme.lower(), authority, settings, listings)
 
 
-def need_local(roots: Iterable[str], what: str) -> None:
+def need_local(roots: Iterable[str], purpose: str) -> None:
     """Raises `StorageError` for what can only be done with local files."""
     for root in roots:
         if not storage_of(root).is_local:
-            raise StorageError(f"{what} reads local directories only, not {root}")
+            raise StorageError(f"{purpose} reads local directories only, not {root}")

@@ -42,7 +42,7 @@ class Scan:
         """Records that begin in `[start, stop)` of the file; `start` is a record's start.
 
         `is_tail`: no later file holds records, so the log may end here. `durable`: physical offset
-        up to which the log is known to have been on disk, -1 when nobody knows.
+        up to which the log was certainly on disk, -1 if unknown.
         """
         self.segment = segment
         self.stop = min(stop, segment.size)
@@ -87,14 +87,14 @@ class Scan:
         offset = self.segment.base + window.origin
         positions, following = walk(window.data, at, stop, window.length, offset)
         for first in range(0, len(positions), self.rows):
-            wanted = positions[first : first + self.rows]
-            frame = Frame(window.data, wanted, offset)
-            if frame.count < len(wanted):
-                self.position = window.origin + int(wanted[frame.count])
+            selected = positions[first : first + self.rows]
+            frame = Frame(window.data, selected, offset)
+            if frame.count < len(selected):
+                self.position = window.origin + int(selected[frame.count])
                 if frame.count:
                     yield frame
                 return
-            last = first + len(wanted)
+            last = first + len(selected)
             end = following if last == len(positions) else int(positions[last])
             self.position = window.origin + end
             yield frame
@@ -115,7 +115,7 @@ class Scan:
         may_end = self._is_tail and (self._durable == _UNKNOWN or offset >= self._durable)
         following = None if may_end and self._durable != _UNKNOWN else self._resync(position + 1)
         reason = frame_reason(window.data, 0, offset, remaining)
-        shown = bytes(window.data[: min(SHOWN_MAX, window.length)])
+        prefix = bytes(window.data[: min(SHOWN_MAX, window.length)])
         if following is not None:
             self.resyncs += 1
             self.position = following
@@ -125,12 +125,12 @@ class Scan:
         elif self._is_tail:
             end = min(self._durable, segment.base + segment.size)
             self.is_at_end = True
-            return Gap(offset, end, TORN_TAIL, shown)
+            return Gap(offset, end, TORN_TAIL, prefix)
         else:
             self.position = segment.size
             self.is_at_end = True
         end = segment.base + self.position
-        return Gap(offset, end, reason, shown[: end - offset])
+        return Gap(offset, end, reason, prefix[: end - offset])
 
     def _resync(self, position: int) -> int | None:
         """First position from `position` on with a whole good record."""

@@ -99,13 +99,13 @@ class Segment:
             except OSError as exc:
                 self.check_size()
                 if isinstance(exc, Replaced):
-                    what = "it was replaced while it was read"
-                    raise DataLost(self.path, self.base + position, what) from None
+                    reason = "it was replaced while it was read"
+                    raise DataLost(self.path, self.base + position, reason) from None
                 raise
             if count == 0:
                 self.check_size()
-                what = "it ends before the length that the system gives"
-                raise DataLost(self.path, self.base + position + done, what)
+                reason = "it ends before the length that the system gives"
+                raise DataLost(self.path, self.base + position + done, reason)
             done += count
         return Window(self._buffer, position, length)
 
@@ -121,12 +121,12 @@ class Segment:
             while at < last:
                 data = self._pool.read(self.path, at, min(step, self.size - at))
                 step = min(4 * step, WINDOW)
-                found = data.find(MAGIC_PREFIX)
-                while found >= 0:
-                    start = found - 4
+                hit = data.find(MAGIC_PREFIX)
+                while hit >= 0:
+                    start = hit - 4
                     if start >= 0 and claims(data, start, self.base + at + start):
                         yield at + start
-                    found = data.find(MAGIC_PREFIX, found + 1)
+                    hit = data.find(MAGIC_PREFIX, hit + 1)
                 if len(data) <= _PROBE:
                     break
                 at += len(data) - _PROBE + 1

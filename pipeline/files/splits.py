@@ -216,7 +216,7 @@ def _start_within(segment: Segment, replica: Replica, since: int | None, durable
 
 
 def _end_within(segment: Segment, start: int, durable: int) -> int:
-    """Position after the last good record at or after `start`; 0 if there is none."""
+    """Return the position after the last good record at or after `start`; 0 if there is none."""
     scan = Scan(segment, start, segment.size, durable=durable)
     end = start
     for item in scan:

@@ -20,7 +20,7 @@ from pyarrow import compute
 from rocketbed.inspect.files import FilePool, SegmentFile
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 from rocketbed.pipeline.files.arrays import scalar
-from rocketbed.pipeline.files.decode import Decoder, Wanted
+from rocketbed.pipeline.files.decode import Decoder, Selection
 from rocketbed.pipeline.files.replicas import Replica, listed_files
 from rocketbed.pipeline.files.splits import Split
 from rocketbed.pipeline.files.storage import Storage
@@ -62,7 +62,7 @@ _READ: Final = Options(fail_on_data_loss=False, batch_rows=1 << 16)
 _COLUMNS: Final = ("topic", "physical_offset", "size", "store_timestamp")
 
 
-class Seen(NamedTuple):
+class SegmentIdentity(NamedTuple):
     """Identity of a segment: physical offset and checksum of its first and last records."""
 
     first_offset: int
@@ -143,18 +143,18 @@ def describe(store: str, split: Split) -> pyarrow.Table | None:
 
     `store`: what the driver calls it; a task may have other links. Raises `NotAStore`.
     """
-    found: list[pyarrow.Table] = []
+    summaries: list[pyarrow.Table] = []
     damaged = 0
     first = last = None
-    for batch in Decoder(split, arrow_schema("records", _COLUMNS), _READ, Wanted()).run():
-        known = compute.and_(batch["topic"].is_valid(), batch["store_timestamp"].is_valid())
-        rows = batch.filter(known)
+    for batch in Decoder(split, arrow_schema("records", _COLUMNS), _READ, Selection()).run():
+        is_valid = compute.and_(batch["topic"].is_valid(), batch["store_timestamp"].is_valid())
+        rows = batch.filter(is_valid)
         damaged += batch.num_rows - rows.num_rows
         if rows.num_rows:
             offsets = rows["physical_offset"]
             first = offsets[0].as_py() if first is None else first
             last = offsets[-1].as_py()
-            found.append(_summed(rows))
+            summaries.append(_summed(rows))
     row: dict[str, Any] = {
         "store": store,
         "segment": split.base,
@@ -164,9 +164,9 @@ def describe(store: str, split: Split) -> pyarrow.Table | None:
         "topics": [],
     }
     if first is not None and last is not None:
-        row |= seen(split.replica, split.file, first, last)._asdict()
+        row |= identity_of(split.replica, split.file, first, last)._asdict()
         row["damaged"] += -1 in (row["first_crc"], row["last_crc"])  # it was cut meanwhile
-        topics = pyarrow.concat_tables(found).group_by("topic")
+        topics = pyarrow.concat_tables(summaries).group_by("topic")
         sums = topics.aggregate([(name, over.__name__) for name, (*_, over) in _FIGURES.items()])
         row["topics"] = sums.rename_columns(["topic", *_FIGURES]).sort_by("topic").to_pylist()
         for name, (*_, over) in _FIGURES.items():
@@ -177,12 +177,14 @@ def describe(store: str, split: Split) -> pyarrow.Table | None:
     return pyarrow.Table.from_pylist([row], SCHEMA)
 
 
-def seen(replica: Replica, file: SegmentFile, first: int, last: int) -> Seen:
+def identity_of(replica: Replica, file: SegmentFile, first: int, last: int) -> SegmentIdentity:
     """Return the present identity of a segment at the offsets of its first and last records; a
     checksum is -1 if no record is there."""
     pool = replica.storage.pool()
     try:
-        return Seen(first, last, *(_crc(pool, file, at - file.start) for at in (first, last)))
+        return SegmentIdentity(
+            first, last, *(_crc(pool, file, at - file.start) for at in (first, last))
+        )
     finally:
         pool.close()
 

@@ -45,11 +45,10 @@ def bytes_after(replica: Replica, files: Sequence[SegmentFile], end: int) -> Tai
     consume queues know; None: nothing.
 
     It is damage if the log holds no record at all, if a broker closed the store when a later record
-    was on disk (its checkpoint has the time of the last one), or if a file is missing of which
-    queues or that time know records, and a later file exists. Anything else can come from a crash:
-    RocketMQ truncates log and queues without zeroing them. `files`: the files of the log up to the
-    last one with data.
-    """
+    was on disk (its checkpoint has the time of the last one), or if a file is missing that held
+    records by the queues or that time, and a later file exists. Anything else can come from a
+    crash: RocketMQ truncates log and queues without zeroing them. `files`: the files of the log up
+    to the last one with data."""
     closed = closed_ms(replica)
     has_bytes = False
     pool = replica.storage.pool()

@@ -44,14 +44,16 @@ def property_column(frame: Frame, column: str) -> pyarrow.Array:
 def header_column(frame: Frame, kind: pyarrow.DataType) -> pyarrow.Array:
     """Make a map of all properties of each record; null if they are not UTF-8. Loops over rows, so
     that a repeated name counts once, as in `parse_properties`."""
-    found = [
+    headers = [
         None if text is None else properties_of(text)
         for text in text_column(frame, "properties").to_pylist()
     ]
-    absent = numpy.array([one is None for one in found])
-    counts = [len(one or ()) for one in found]
+    absent = numpy.array([one is None for one in headers])
+    counts = [len(one or ()) for one in headers]
     offsets = numpy.concatenate(([0], numpy.cumsum(counts))).astype(numpy.int32)
-    pairs = [(name.encode(), value.encode()) for one in found if one for name, value in one.items()]
+    pairs = [
+        (name.encode(), value.encode()) for one in headers if one for name, value in one.items()
+    ]
     return pyarrow.MapArray.from_arrays(
         numbers(offsets, absent=numpy.append(absent, False)),
         texts([name for name, _ in pairs], pyarrow.string()),
@@ -65,8 +67,8 @@ def _property(frame: Frame, name: str) -> pyarrow.Array:
     ends = frame.properties_at + frame.properties_size
     begins = _last_values(frame, name, ends)
     rows = numpy.flatnonzero(begins >= 0)
-    rest = slices(frame.data, begins[rows], (ends - begins)[rows])
-    sizes = _find(rest, _VALUE_END)
+    tails = slices(frame.data, begins[rows], (ends - begins)[rows])
+    sizes = _find(tails, _VALUE_END)
     sizes = numpy.where(sizes < 0, (ends - begins)[rows], sizes)
     values = slices(frame.data, begins[rows], sizes)
     try:
@@ -93,9 +95,9 @@ def _last_values(frame: Frame, name: str, ends: Positions) -> Positions:
     rows = numpy.arange(frame.count)
     places = at
     while len(rows):
-        found = _find(properties, pattern)
-        hit = found >= 0
-        rows, places = rows[hit], places[hit] + found[hit] + len(pattern)
+        offsets = _find(properties, pattern)
+        hit = offsets >= 0
+        rows, places = rows[hit], places[hit] + offsets[hit] + len(pattern)
         begins[rows] = places
         properties = slices(frame.data, places, ends[rows] - places)
     return begins

@@ -19,7 +19,7 @@ from rocketbed.inspect.consumequeue import PRE_BLANK_SIZE, BatchConsumeQueue
 from rocketbed.inspect.files import SegmentFile
 from rocketbed.inspect.index import ENTRY, HEADER, SLOT, IndexLayout, read_header
 from rocketbed.pipeline.files.corrupt import DataLost
-from rocketbed.pipeline.files.decode import Decoder, Wanted
+from rocketbed.pipeline.files.decode import Decoder, Selection
 from rocketbed.pipeline.files.splits import Replica, Split
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import CORRUPT, arrow_schema
@@ -95,7 +95,7 @@ def file_row(split: Split, options: Options) -> Iterator[Columns]:
     checking = replace(
         options, mode="PERMISSIVE", corrupt_column=CORRUPT, verify_crc=True, inner="keep"
     )
-    decoder = Decoder(split, columns, checking, Wanted())
+    decoder = Decoder(split, columns, checking, Selection())
     good, malformed_bytes = 0, 0
     reasons: Counter[str] = Counter()
     times: list[int] = []
@@ -110,9 +110,9 @@ def file_row(split: Split, options: Options) -> Iterator[Columns]:
             malformed_bytes += compute.sum(sizes).as_py()
         last = len(bad) - 1
         end = batch.column("physical_offset")[last].as_py() + batch.column("size")[last].as_py()
-        known = batch.column("store_timestamp").drop_null().view(pyarrow.int64())
-        if len(known):
-            times = [*times[:1], known[0].as_py(), known[-1].as_py()]
+        times_known = batch.column("store_timestamp").drop_null().view(pyarrow.int64())
+        if len(times_known):
+            times = [*times[:1], times_known[0].as_py(), times_known[-1].as_py()]
     yield {
         "broker": split.replica.broker,
         "replica": split.replica.name,

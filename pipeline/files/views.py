@@ -17,7 +17,7 @@ from rocketbed.inspect import NotAStore as NotReadable
 from rocketbed.inspect import open_directory
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.files.arrays import numbers
-from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.decode import Selection
 from rocketbed.pipeline.files.remote import need_local
 from rocketbed.pipeline.files.splits import NotAStore, Replica, Split, log_files, plan_splits
 from rocketbed.pipeline.files.view_rows import (
@@ -43,23 +43,25 @@ class Parts:
     parts: tuple[QueuePart | IndexPart, ...]
 
 
-def plan_view(options: Options, wanted: Wanted, ends: Sequence[tuple[Replica, int]]) -> list[Any]:
+def plan_view(
+    options: Options, selection: Selection, ends: Sequence[tuple[Replica, int]]
+) -> list[Any]:
     """Plan the parts of a view, one for each task. `ends`: offset up to which each log is read."""
     if options.view == "consumequeue":
-        return _shared(_queue_parts([each for each, _ in ends], wanted), options.split_bytes)
+        return _shared(_queue_parts([each for each, _ in ends], selection), options.split_bytes)
     if options.view == "index":
         return _shared(_index_parts([each for each, _ in ends]), options.split_bytes)
     splits: list[Split] = []
     for each, end in ends:
-        limit = end if wanted.end_offset is None else min(end, wanted.end_offset)
+        limit = end if selection.end_offset is None else min(end, selection.end_offset)
         splits += plan_splits(
-            [each], split_bytes=1 << 62, start=wanted.start_offset, end=limit, durable=end
+            [each], split_bytes=1 << 62, start=selection.start_offset, end=limit, durable=end
         )
     return _block_splits(splits, options) if options.view == "blocks" else splits
 
 
 def read_view(
-    part: Any, schema: pyarrow.Schema, options: Options, wanted: Wanted
+    part: Any, schema: pyarrow.Schema, options: Options, selection: Selection
 ) -> Iterator[pyarrow.RecordBatch]:
     """Read the rows of one part of a view as batches of exactly the given schema."""
     rows: Iterator[Columns]
@@ -72,7 +74,7 @@ def read_view(
     full = arrow_schema(options.view)
     for columns in rows:
         batch = _table(columns, full)
-        mask = _mask(batch, wanted)
+        mask = _mask(batch, selection)
         if mask is not None:
             batch = batch.filter(mask)
         if batch.num_rows:
@@ -97,28 +99,28 @@ def _table(columns: Columns, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
     return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _mask(batch: pyarrow.RecordBatch, wanted: Wanted) -> pyarrow.Array | None:
+def _mask(batch: pyarrow.RecordBatch, selection: Selection) -> pyarrow.Array | None:
     """Mask of the selected rows, by the columns that the view has."""
     names = set(batch.schema.names)
     conditions = []
-    if "topic" in names and not (wanted.topics is None and wanted.pattern is None):
+    if "topic" in names and not (selection.topics is None and selection.pattern is None):
         present = batch.column("topic").unique().to_pylist()
         values = pyarrow.array(
-            [name for name in present if wanted.has_topic(name)], pyarrow.string()
+            [name for name in present if selection.has_topic(name)], pyarrow.string()
         )
         conditions.append(compute.is_in(batch.column("topic"), value_set=values))
     if "physical_offset" in names:
         offsets = batch.column("physical_offset")
-        if wanted.start_offset is not None:
-            conditions.append(compute.greater_equal(offsets, wanted.start_offset))
-        if wanted.end_offset is not None:
-            conditions.append(compute.less(offsets, wanted.end_offset))
+        if selection.start_offset is not None:
+            conditions.append(compute.greater_equal(offsets, selection.start_offset))
+        if selection.end_offset is not None:
+            conditions.append(compute.less(offsets, selection.end_offset))
     if "store_timestamp" in names:
         times = batch.column("store_timestamp").view(pyarrow.int64())
-        if wanted.start_ms is not None:
-            conditions.append(compute.greater_equal(times, wanted.start_ms * 1000))
-        if wanted.end_ms is not None:
-            conditions.append(compute.less(times, wanted.end_ms * 1000))
+        if selection.start_ms is not None:
+            conditions.append(compute.greater_equal(times, selection.start_ms * 1000))
+        if selection.end_ms is not None:
+            conditions.append(compute.less(times, selection.end_ms * 1000))
     mask = None
     for each in conditions:
         mask = each if mask is None else compute.and_(mask, each)
@@ -141,7 +143,7 @@ def _shared(parts: Sequence[Any], split_bytes: int) -> list[Parts]:
     return [*combined, Parts(tuple(held))] if held else combined
 
 
-def _queue_parts(replicas: Sequence[Replica], wanted: Wanted) -> list[QueuePart]:
+def _queue_parts(replicas: Sequence[Replica], selection: Selection) -> list[QueuePart]:
     """Make one part for each queue of the selected topics."""
     parts: list[QueuePart] = []
     for replica in replicas:
@@ -150,7 +152,7 @@ def _queue_parts(replicas: Sequence[Replica], wanted: Wanted) -> list[QueuePart]
         for kind in ("consumequeue", "batchconsumequeue"):
             root = os.path.join(replica.root, kind)
             for topic in storage.folders(root):
-                if not wanted.has_topic(topic):
+                if not selection.has_topic(topic):
                     continue
                 for name in storage.folders(os.path.join(root, topic)):
                     if name.isascii() and name.isdigit():

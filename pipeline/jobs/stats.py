@@ -22,14 +22,14 @@ from rocketbed.pipeline.files.replicas import Replica
 from rocketbed.pipeline.files.splits import Split, plan_splits
 from rocketbed.pipeline.files.statistics import (
     SCHEMA,
-    Seen,
+    SegmentIdentity,
     Unusable,
     believed,
     describe,
     file_of,
+    identity_of,
     load,
     packed,
-    seen,
     store_of,
 )
 from rocketbed.pipeline.jobs.common import Job, WrongUsage
@@ -43,7 +43,7 @@ LOOK_BYTES: Final = 1 << 20
 """Bytes that count for the check of a known segment."""
 SAVE_S: Final = 60.0
 
-Asked = tuple[str, Split, Seen | None]
+Segment = tuple[str, Split, SegmentIdentity | None]
 """A segment: its store, its range, and the records by which an earlier run identified it."""
 
 
@@ -70,10 +70,10 @@ class Store:
         return both.sort_by("segment")
 
     @property
-    def segments(self) -> Iterator[Asked]:
+    def segments(self) -> Iterator[Segment]:
         """Segments to read or to check."""
-        rows = self.earlier.select(["segment", *Seen._fields]).to_pylist()
-        places = {row.pop("segment"): Seen(**row) for row in rows}
+        rows = self.earlier.select(["segment", *SegmentIdentity._fields]).to_pylist()
+        places = {row.pop("segment"): SegmentIdentity(**row) for row in rows}
         return ((self.name, split, places.get(split.base)) for split in self.splits)
 
 
@@ -99,7 +99,7 @@ def stats(job: Job, out: str) -> None:
 
 
 @user_errors
-def examine(piece: Sequence[Asked]) -> list[tuple[str, int, pyarrow.Table | None]]:
+def examine(piece: Sequence[Segment]) -> list[tuple[str, int, pyarrow.Table | None]]:
     """Read the new and changed segments of a piece, in a task.
 
     Returns store, first offset and rows of each; None for the rows of a deleted segment.
@@ -107,12 +107,13 @@ def examine(piece: Sequence[Asked]) -> list[tuple[str, int, pyarrow.Table | None
     return [
         (store, split.base, describe(store, split))
         for store, split, was in piece
-        if was is None or seen(split.replica, split.file, was.first_offset, was.last_offset) != was
+        if was is None
+        or identity_of(split.replica, split.file, was.first_offset, was.last_offset) != was
     ]
 
 
 def _read(
-    job: Job, place: Place, stores: dict[str, Store], pieces: Sequence[Sequence[Asked]]
+    job: Job, place: Place, stores: dict[str, Store], pieces: Sequence[Sequence[Segment]]
 ) -> None:
     job.spark  # noqa: B018 (its start is a phase of its own)
     with job.phase("reading segments"):
@@ -145,8 +146,8 @@ def _opened(job: Job, place: Place, replica: Replica, end: int) -> Store:
     return Store(store, replica, splits, earlier.filter(pyarrow.array(mask, pyarrow.bool_())))
 
 
-def _pieces(segments: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    held: list[Asked] = []
+def _pieces(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
+    held: list[Segment] = []
     size = 0
     for store, split, was in segments:
         held.append((store, split, was))

@@ -20,7 +20,7 @@ from rocketbed.inspect import NotAStore as NotAStoreDirectory
 from rocketbed.inspect import Record, StoreDirectory, open_directory
 from rocketbed.inspect.bodies import unpack_body
 from rocketbed.inspect.record import judge_body_crc
-from rocketbed.pipeline.files.decode import Wanted, batches
+from rocketbed.pipeline.files.decode import Selection, batches
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.reading import read_ends
 from rocketbed.pipeline.files.remote import need_local
@@ -164,7 +164,7 @@ async def _await_brokers(log: "WireLog", marked: Sequence[Runs], options: Option
     """
     from rocketbed.pipeline.wire.log import WireError
 
-    row_filter = Wanted.of(options)
+    row_filter = Selection.of(options)
     places = (place for runs in marked for place in runs.places())
     names = sorted({place.broker for place in places if row_filter.has_topic(place.topic)})
     if options.brokers:
@@ -315,7 +315,7 @@ def _damaged(root: str, topic: str, offset: int) -> BadMarker:
 
 
 def _within(runs: Runs, topics: frozenset[str] | None) -> Runs:
-    """Return the part of `runs` in these topics; all of it if `topics` is None."""
+    """Return the part of `runs` in these topics; everything if `topics` is None."""
     if topics is None:
         return runs
     result = Runs()

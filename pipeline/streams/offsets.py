@@ -63,14 +63,14 @@ class Topics(NamedTuple):
     names: frozenset[str] | None = None
     pattern: str | None = None
 
-    def has_all_of(self, others: "Topics") -> bool:
-        """True if a stream of these topics reads all of `others`. Two patterns count only if they
+    def has_all_of(self, topics: "Topics") -> bool:
+        """True if a stream of these topics reads all of `topics`. Two patterns count only if they
         are equal."""
-        if self == others or self == Topics():
+        if self == topics or self == Topics():
             return True
-        if others.names is None:
+        if topics.names is None:
             return False
-        return all(map(self._takes, others.names))
+        return all(map(self._takes, topics.names))
 
     def _takes(self, name: str) -> bool:
         if self.names is not None:

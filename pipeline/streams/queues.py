@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.decode import Selection
 from rocketbed.pipeline.files.splits import CLOCK_MARGIN_MS
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
@@ -275,7 +275,7 @@ class QueueLog:
         may_be_gone = not self.options.fail_on_data_loss and not brokers.isdisjoint(mark_brokers)
         for name in start.marks:
             broker = name.partition("|")[0]
-            if not Wanted.of(self.options).has_topic(topic_of(name)):
+            if not Selection.of(self.options).has_topic(topic_of(name)):
                 raise StreamError(
                     f"the checkpoint has an offset of {name}, but this stream reads topics "
                     f"{self._topics_text}: give each stream its own checkpointLocation"
@@ -455,4 +455,4 @@ def read_part(
     part: Share, schema: "pyarrow.Schema", options: Options
 ) -> "Iterator[pyarrow.RecordBatch]":
     """Read the rows of a share. Raises `WireError`, `TopicGone`."""
-    return read_share(part, schema, options, Wanted.of(options))
+    return read_share(part, schema, options, Selection.of(options))

@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rocketbed.pipeline.build import Planned
-from rocketbed.pipeline.errors import PipelineError, shown, user_errors
+from rocketbed.pipeline.errors import PipelineError, explained, user_errors
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import renamed
 from rocketbed.pipeline.streams.offsets import PHYSICAL, QUEUE, StreamOffset, lags
@@ -160,7 +160,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def refuse(self, *_: Any) -> Any:
         """Raise the reason."""
-        raise shown(self.error) from None
+        raise explained(self.error) from None
 
     getDefaultReadLimit = prepareForTriggerAvailableNow = initialOffset = refuse
     latestOffset: Any = refuse

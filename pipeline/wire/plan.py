@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from rocketbed.pipeline.errors import Condition
-from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.decode import Selection
 from rocketbed.pipeline.files.splits import CLOCK_MARGIN_MS
 from rocketbed.pipeline.option_table import OptionError
 from rocketbed.pipeline.options import Options
@@ -103,7 +103,7 @@ class WirePlan:
     """Plan of a batch read: options, and the selection of records."""
 
     options: Options
-    wanted: Wanted = field(default_factory=Wanted)
+    selection: Selection = field(default_factory=Selection)
 
     @classmethod
     def of(cls, options: Options) -> "WirePlan":
@@ -112,7 +112,7 @@ class WirePlan:
             raise OptionError("give path or endpoints, not both")
         if options.view != "records":
             raise OptionError(f"view={options.view} needs the files: give path, not endpoints")
-        return cls(options, Wanted.of(options))
+        return cls(options, Selection.of(options))
 
     def splits(self) -> list[Share]:
         """Plan the ranges of all queues, up to the shortest answering member or as the options say.
@@ -126,7 +126,7 @@ class WirePlan:
 
     def read(self, split: Share, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
         """Read the rows of one share. Raises `WireError`, `TopicGone`."""
-        return read_share(split, schema, self.options, self.wanted)
+        return read_share(split, schema, self.options, self.selection)
 
     async def _ranges(
         self, starting: str | StreamOffset, ending: str | StreamOffset
@@ -155,9 +155,10 @@ class WirePlan:
                     planned.append(await self._timed(log, QueueRange(queue, start, end)))
 
             await together(
-                ask, [name for name in ends if self.wanted.has_topic(snapshot.queues[name].topic)]
+                ask,
+                [name for name in ends if self.selection.has_topic(snapshot.queues[name].topic)],
             )
-            in_order = sorted(planned, key=lambda one: one.queue)
+            in_order = sorted(planned, key=lambda planned_range: planned_range.queue)
             ranges = [one for one in in_order if one.start < one.end]
             samples = await self._samples(log, ranges, snapshot)
             return [replace(one, sample=samples.get(place_of_queue(one.queue))) for one in ranges]
@@ -191,7 +192,7 @@ class WirePlan:
 
     async def _timed(self, log: WireLog, queue_range: QueueRange) -> QueueRange:
         """Narrow a range to about the messages stored between the two times."""
-        start, end, selection = queue_range.start, queue_range.end, self.wanted
+        start, end, selection = queue_range.start, queue_range.end, self.selection
         find = partial(place_of, log, queue_range.queue, start, end, margin_ms=CLOCK_MARGIN_MS)
         if selection.start_ms is not None:
             start = await find(selection.start_ms - CLOCK_MARGIN_MS)
@@ -201,11 +202,11 @@ class WirePlan:
 
 
 def read_share(
-    share: Share, schema: "pyarrow.Schema", options: Options, wanted: Wanted
+    share: Share, schema: "pyarrow.Schema", options: Options, selection: Selection
 ) -> "Iterator[pyarrow.RecordBatch]":
     """Read the rows of ranges, each in the order of its queue. Raises `WireError`, `TopicGone`."""
     for queue_range in share:
-        yield from _read_range(queue_range, schema, options, wanted)
+        yield from _read_range(queue_range, schema, options, selection)
     samples = dict.fromkeys(
         queue_range.sample for queue_range in share if queue_range.sample is not None
     )
@@ -224,12 +225,12 @@ def read_share(
 
 
 def _read_range(
-    queue_range: QueueRange, schema: "pyarrow.Schema", options: Options, wanted: Wanted
+    queue_range: QueueRange, schema: "pyarrow.Schema", options: Options, selection: Selection
 ) -> "Iterator[pyarrow.RecordBatch]":
     from rocketbed.pipeline.wire.rows import ANY, Uncut, WireDecoder
 
     queue = queue_range.queue
-    decoder = WireDecoder(queue, schema, options, wanted, first=queue_range.start)
+    decoder = WireDecoder(queue, schema, options, selection, first=queue_range.start)
     with ThreadPoolExecutor(1, "rocketbed pull") as threads:
 
         def ask(start: int) -> "list[RawPull]":

@@ -87,7 +87,7 @@ async def bounds_now(
     for queue in queues:
         ends = {address: extents[queue][1] for address, extents in answers.items()}
         first = min(extents[queue][0] for extents in answers.values())
-        longest, least = max(ends.values()), min(ends, key=lambda one: ends[one])
+        longest, least = max(ends.values()), min(ends, key=lambda name: ends[name])
         shortest = _text(least) if ends[least] < longest else ""
         bounds[queue] = QueueBounds(first, ends[least], longest, len(ends), missing, shortest)
     return bounds

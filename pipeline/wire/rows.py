@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rocketbed.inspect.bodies import BatchItem, unpack_inner_batch
 from rocketbed.pipeline.errors import Condition
-from rocketbed.pipeline.files.decode import Decoder, Wanted
+from rocketbed.pipeline.files.decode import Decoder, Selection
 from rocketbed.pipeline.files.derived import unpack_row
 from rocketbed.pipeline.files.frame import Frame
 from rocketbed.pipeline.files.inner import inner_rows, said_count
@@ -60,13 +60,13 @@ class WireDecoder(Decoder):
         queue: MessageQueue,
         schema: pyarrow.Schema,
         options: Options,
-        wanted: Wanted,
+        selection: Selection,
         first: int = ANY,
     ) -> None:
         """`first`: the first queue offset requested, if known."""
         replica = Replica(queue.broker_name, "", options.endpoints)
         split = Split(replica, describe(queue), 0, 0, 0, 0, is_tail=False)
-        super().__init__(split, schema, options, wanted)
+        super().__init__(split, schema, options, selection)
         self._queue = queue
         self._next = first
         """Expected queue offset of the next record; `ANY`: unknown. Offsets in between are lost."""

@@ -64,10 +64,10 @@ def before_that(troubles: Sequence[str]) -> str:
     return "; ".join(texts[1 : OTHERS_MAX + 1])
 
 
-def _is_in(trouble: str, other: str) -> bool:
-    """True if `other` names the same problem, whatever the request was."""
+def _is_in(trouble: str, earlier: str) -> bool:
+    """True if `earlier` names the same problem, whatever the request was."""
     text = re.escape(trouble.partition(" to request ")[0])
-    return re.search(rf"{text}(?!\d)", other) is not None
+    return re.search(rf"{text}(?!\d)", earlier) is not None
 
 
 def _shortly(trouble: str) -> str:

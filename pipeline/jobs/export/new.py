@@ -69,7 +69,7 @@ def new_queue_parts(job: Job, manifest: Manifest, topics: Sequence[str]) -> News
 
 
 def next_range(parts: Sequence[Part], log: BrokerLog) -> tuple[int, int] | None:
-    """Return the byte range of a broker's log that is not exported yet; None if there is none.
+    """Return the byte range of a broker's log that is not exported yet, or None.
 
     Raises `PipelineError` if the log ends before the exported range, or has other bytes there: it
     is another log.

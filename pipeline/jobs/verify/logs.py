@@ -166,9 +166,8 @@ def has_abort(log: ReplicaLog) -> bool:
 def topic_table(log: ReplicaLog) -> tuple[tuple[str, ...] | None, dict[str, int]]:
     """Return a store's topics, and the ends of deleted topics.
 
-    The topics are None if their table cannot be read. Records of a topic before the byte in the
-    second value belong to a deleted topic of the same name.
-    """
+    The topics are None if the table of topics is unreadable. Records of a topic before the byte in
+    the second value belong to a deleted topic of the same name."""
     from rocketbed.inspect import open_directory
 
     directory = open_directory(log.replica.root)

@@ -200,7 +200,7 @@ class Cluster(WireLog):
         self.marker = marker
         self.own: list[int] = [0]
         """Members that have the marker; the master is asked first."""
-        self.asked = 0
+        self.requests = 0
 
     async def has_topic(self, topic: str) -> bool:
         return True
@@ -213,7 +213,7 @@ class Cluster(WireLog):
         return QueueBounds(0, 1, 1)
 
     async def pull(self, queue: MessageQueue, offset: int, *, count: int = 1) -> RawPull:
-        record, asked = Message(topic=TOPIC, body=self.marker).encode(9, 0), self.asked
+        record, asked = Message(topic=TOPIC, body=self.marker).encode(9, 0), self.requests
         if asked in self.own:
             return RawPull(records=record, next_offset=1, first=0, end=1, broker_id=asked)
         return RawPull(records=b"", next_offset=1, first=1, end=1, broker_id=asked)
@@ -222,7 +222,7 @@ class Cluster(WireLog):
         return min({0, 1} - {*tried}, default=None)
 
     def ask_member(self, queue: MessageQueue, broker_id: int) -> None:
-        self.asked = broker_id
+        self.requests = broker_id
 
 
 def encoded() -> bytes:

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from rocketbed.pipeline.build import check_build
-from rocketbed.pipeline.errors import Condition, PipelineError, markdown, shown, user_errors
+from rocketbed.pipeline.errors import Condition, PipelineError, explained, markdown, user_errors
 from rocketbed.pipeline.files.paths import parse_paths
 from rocketbed.pipeline.files.replicas import log_files
 from rocketbed.pipeline.option_table import OptionError
@@ -112,7 +112,7 @@ def test_every_condition_is_raised(condition: Condition, tmp_path: Path) -> None
     with pytest.raises(PipelineError) as caught:
         RAISED[condition](log)
     assert caught.value.condition is condition
-    assert str(shown(caught.value)).startswith(f"[{condition}] ")
+    assert str(explained(caught.value)).startswith(f"[{condition}] ")
 
 
 def test_every_condition_is_documented() -> None:

@@ -41,7 +41,7 @@ def test_only_what_is_in_s3_and_only_its_bucket(tmp_path: Path) -> None:
     listed = tmp_path / "stores"
     listed.write_text("s3a://logs/store\n")
     assert dict(settings_of(CONF, f"{listed}")) == FOR_ALL | own | region
-    given = settings_of(CONF, "s3a://logs/x", given={"fs.s3a.endpoint"})
+    given = settings_of(CONF, "s3a://logs/x", explicit={"fs.s3a.endpoint"})
     assert dict(given).keys() == {"fs.s3a.aws.credentials.provider"}
     assert Options.parse({"path": "s3a://logs/x", **own}).fs == tuple(own.items())
 
@@ -54,8 +54,8 @@ def test_of_azure_only_its_accounts() -> None:
     assert dict(settings_of(conf, "abfss://box@other.dfs.x.net/store")) == {key: "a2V5"}
     there = "a=abfs://box@acc.dfs.core.windows.net/store"
     assert dict(settings_of(conf, there)) == {key: "a2V5", of_one: "bWlu"}
-    assert dict(settings_of(conf, there, given={key})) == {}
-    assert dict(settings_of(conf, there, given={"fs.azure.sas.fixed.token"})) == {}
+    assert dict(settings_of(conf, there, explicit={key})) == {}
+    assert dict(settings_of(conf, there, explicit={"fs.azure.sas.fixed.token"})) == {}
     assert Options.parse({"path": there, of_one: "bWlu"}).fs == ((of_one, "bWlu"),)
 
 

@@ -191,14 +191,14 @@ def test_a_damaged_segment_is_never_left_out(tmp_path: Path, how: str) -> None:
 def test_a_segment_that_is_cut_while_it_is_read_is_not_believed(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = statistics.seen
+    original = statistics.identity_of
 
-    def cut(*given: Any) -> statistics.Seen:
+    def cut(*given: Any) -> statistics.SegmentIdentity:
         log.write(log.offsets[12], bytes(log.sizes[12]))
         return original(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(statistics, "seen", cut)
+        patch.setattr(statistics, "identity_of", cut)
         make_stats(tmp_path / "stats", log.root)
     assert 0 not in planned(log.root, stats=tmp_path / "stats", topics="phase-4")[1]
     same(log, tmp_path / "stats", topics="phase-4")
@@ -212,14 +212,14 @@ def test_a_segment_that_is_deleted_while_the_job_runs_is_no_damage(
     log.write(log.offsets[190], bytes(log.sizes[190]))  # damage stays damage
     if when == "known":
         make_stats(tmp_path / "stats", log.root)
-    original = statistics.seen
+    original = statistics.identity_of
 
     def deleting(*given: Any) -> Any:
         log.path(0).unlink(missing_ok=True)
         return original(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(statistics if when == "read" else job_module, "seen", deleting)
+        patch.setattr(statistics if when == "read" else job_module, "identity_of", deleting)
         if when == "new":
             opened = job_module._opened
 
@@ -448,8 +448,8 @@ def test_a_store_of_one_segment(tmp_path: Path) -> None:
 
 def test_no_topic_at_all(log: Log, out: Path) -> None:
     plan = Plan.of(Options.parse({"path": str(log.root), "topics": "phase-4", "stats": str(out)}))
-    wanted = replace(plan.wanted, topics=frozenset())
-    left_out, last = replace(plan, wanted=wanted).splits()[::-1]
+    wanted = replace(plan.selection, topics=frozenset())
+    left_out, last = replace(plan, selection=wanted).splits()[::-1]
     assert (len(left_out.segments), last.base) == (15, 15 * SEGMENT)
 
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from rocketbed.pipeline.errors import Condition
-from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.decode import Selection
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.wire import plan
@@ -33,7 +33,7 @@ def rows(
     records: bytes, *, start: int = 0, end: int = 1 << 60, following: int = ANY, **given: str
 ) -> list[dict[str, object]]:
     options = Options.parse({"endpoints": "h:1", "topics": "T", "batchRows": "16", **given})
-    decoder = WireDecoder(QUEUE, arrow_schema("records", COLUMNS), options, Wanted.of(options))
+    decoder = WireDecoder(QUEUE, arrow_schema("records", COLUMNS), options, Selection.of(options))
     found = []
     for batch in decoder.rows(records, 3, start=start, end=end, following=following):
         found += batch.to_pylist()
@@ -110,7 +110,7 @@ def test_messages_that_the_broker_passes_over_are_lost(gone: int) -> None:
         options = Options.parse(
             {"endpoints": "h:1", "topics": "T", "failOnDataLoss": str(not loose).lower()}
         )
-        wanted, schema = Wanted.of(options), arrow_schema("records", COLUMNS)
+        wanted, schema = Selection.of(options), arrow_schema("records", COLUMNS)
         decoder = WireDecoder(QUEUE, schema, options, wanted, first=0)
 
         def read(decoder: WireDecoder = decoder) -> int:
@@ -159,7 +159,7 @@ def test_an_answer_that_cannot_be_cut_is_read_one_by_one(
         options = Options.parse({"endpoints": "h:1", "topics": "T", **given})
         share = (plan.QueueRange(QUEUE, 0, 5),)
         schema = arrow_schema("records", COLUMNS)
-        found = plan.read_share(share, schema, options, Wanted.of(options))
+        found = plan.read_share(share, schema, options, Selection.of(options))
         return [int(row["queue_offset"]) for batch in found for row in batch.to_pylist()]
 
     with pytest.raises(WireError, match=r"not a record; .* failOnDataLoss=false") as caught:
@@ -196,7 +196,7 @@ def test_a_message_in_a_batch_counts_by_its_own_offset(
         options = Options.parse({"endpoints": "h:1", "topics": "T", **given})
         share = (plan.QueueRange(QUEUE, start, end),)
         schema = arrow_schema("records", COLUMNS)
-        found = plan.read_share(share, schema, options, Wanted.of(options))
+        found = plan.read_share(share, schema, options, Selection.of(options))
         return [row["queue_offset"] for one in found for row in one.to_pylist()]
 
     assert (read(0, at), read(at, 6)) == (list(range(at)), list(range(at, 6)))
@@ -217,7 +217,7 @@ def test_behind_a_batch_an_answer_that_cannot_be_cut_gives_nothing_twice(
     options = Options.parse(given)
     share = (plan.QueueRange(QUEUE, 0, 6),)
     schema = arrow_schema("records", COLUMNS)
-    found = plan.read_share(share, schema, options, Wanted.of(options))
+    found = plan.read_share(share, schema, options, Selection.of(options))
     assert [row["queue_offset"] for one in found for row in one.to_pylist()] == [0, 1, 2, 3, 5]
 
 
@@ -246,7 +246,7 @@ def test_batches_are_checked_for_gaps_and_doubles(
     """One batch in an answer ended all checks of it: rows were twice, or missing, without a
     word."""
     options = Options.parse({"endpoints": "h:1", "topics": "T"})
-    wanted, schema = Wanted.of(options), arrow_schema("records", COLUMNS)
+    wanted, schema = Selection.of(options), arrow_schema("records", COLUMNS)
     decoder = WireDecoder(QUEUE, schema, options, wanted, first=0)
 
     def read() -> None:
@@ -267,7 +267,7 @@ def test_a_batch_that_says_another_number_than_it_holds_speaks_for_itself_only(
 ) -> None:
     """It is a row that says so; what stands behind it is sound, and nothing is missing."""
     options = Options.parse({"endpoints": "h:1", "topics": "T"})
-    wanted, schema = Wanted.of(options), arrow_schema("records", [*COLUMNS, "_corrupt"])
+    wanted, schema = Selection.of(options), arrow_schema("records", [*COLUMNS, "_corrupt"])
     decoder = WireDecoder(QUEUE, schema, options, wanted, first=0)
     given = [of_three(at, f"INNER_NUM\x01{said if at == first else 3}\x02") for at in (0, 3, 6)]
     found: list[dict[str, Any]] = []

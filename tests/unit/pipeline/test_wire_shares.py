@@ -81,11 +81,11 @@ class Members:
     """A queue of which members lost the beginning to retention, each another one; some are away."""
 
     def __init__(self, firsts: dict[int, int], asked: int = 0, away: Sequence[int] = ()) -> None:
-        self.firsts, self.asked, self.away = firsts, asked, away
+        self.firsts, self.requests, self.away = firsts, asked, away
         self.kept: int | None = None
 
     async def pull(self, queue: MessageQueue, at: int, count: int = 1) -> RawPull:
-        member = self.asked if self.kept is None or self.kept in self.away else self.kept
+        member = self.requests if self.kept is None or self.kept in self.away else self.kept
         first = self.firsts[member]
         stop = min(at + 20, 100)
         records = b"".join(bytes([member, number]) for number in range(at, stop))
