@@ -70,12 +70,12 @@ CONSUMERS = {"list", "tuple", "enumerate", "iter", "next", "zip", "map", "filter
 
 
 def findings(source: str) -> list[str]:
-    """What is banned in a module, as `line: what`."""
+    """Return the banned calls of a module as `line: rule`."""
     tree = ast.parse(source)
-    found = []
+    lines = []
     for rule in (imports, calls, set_order, classes_and_functions, handlers, module_state, shields):
-        found += [f"{node.lineno}: {text}" for node, text in rule(tree)]
-    return found
+        lines += [f"{node.lineno}: {text}" for node, text in rule(tree)]
+    return lines
 
 
 Found = Iterator[tuple[Any, str]]
@@ -143,7 +143,7 @@ def set_order(tree: ast.Module) -> Found:
 
 
 def _popped(node: ast.AST) -> ast.expr | None:
-    """What `x.pop()` is called on."""
+    """Return the objects whose `pop` is called."""
     if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
         return node.func.value if node.func.attr == "pop" else None
     return None
@@ -252,7 +252,7 @@ def shields(tree: ast.Module) -> Found:
 
 
 REAL = {ROOT / "replication/register/sqlite.py"}
-"""Handed in by whoever starts a controller, as the simulator hands in a store of its own."""
+"""Passed by the code that starts a controller; the simulator passes its own store."""
 
 
 def node_files() -> list[Path]:

@@ -103,9 +103,9 @@ def test_a_broker_without_a_master_that_a_topic_is_not_made_at_is_named(
     for method in (route, create_topic, cluster):
         monkeypatch.setattr(Admin, method.__name__, method)
     assert main(["topic", "create", "T"]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == "topic T: 4 queues on broker-a\n"
-    assert shown.err.startswith("topic T is not on broker-b, which had no master: ")
+    captured = capsys.readouterr()
+    assert captured.out == "topic T: 4 queues on broker-a\n"
+    assert captured.err.startswith("topic T is not on broker-b, which had no master: ")
     assert main(["topic", "create", "T", "--broker", "broker-a"]) == 0
     assert capsys.readouterr().err == ""
 

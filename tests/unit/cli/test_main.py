@@ -11,9 +11,9 @@ from rocketbed.cli.main import COMMANDS, cli, main
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
+    captured = capsys.readouterr().out
     for name in COMMANDS:
-        assert name in shown
+        assert name in captured
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_node_imports_none_of_the_extras() -> None:
         " rocketbed.world.real;"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
-    shown = subprocess.run(
+    imported = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.split()
     extras = {"numpy", "jinja2", "rich", "docker", "pyspark", "pyarrow", "chaos", "hypothesis"}
-    assert not extras & set(shown)
+    assert not extras & set(imported)

@@ -31,7 +31,7 @@ def serving() -> Iterator[Callable[[Serve], str]]:
         def run() -> None:
             with listener:
                 stream, _ = listener.accept()
-            with stream:  # whoever connects from here on is refused
+            with stream:  # connections from here on are refused
                 serve(stream)
 
         threads.append(threading.Thread(target=run))
@@ -44,7 +44,7 @@ def serving() -> Iterator[Callable[[Serve], str]]:
 
 
 def question(stream: socket.socket) -> Command:
-    """What was asked, as our servers read it."""
+    """Return the request as our servers read it."""
     reader = FrameReader()
     while True:
         if commands := reader.feed(stream.recv(4096)):
@@ -61,7 +61,7 @@ def answering(code: int, remark: str | None = None) -> Serve:
     return serve
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | None, str]:
+def run_probe(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | None, str]:
     code = probe.run_plain(list(words))
     return code, capsys.readouterr().out.strip()
 
@@ -92,9 +92,9 @@ def test_answers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     address = serving(answering(code, remark))
-    assert said(capsys, address) == (exit_code, f"{address} {line}")
+    assert run_probe(capsys, address) == (exit_code, f"{address} {line}")
     address = serving(answering(code, remark))
-    assert said(capsys, "--live", address) == (live, f"{address} is live")
+    assert run_probe(capsys, "--live", address) == (live, f"{address} is live")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_is_no_answer(
 
     for words in ((), ("--live",)):
         address = serving(serve)
-        code, line = said(capsys, *words, address)
+        code, line = run_probe(capsys, *words, address)
         assert code == 1
         assert line == (
             f"{address} is not {'live' if words else 'ready'}: what answers there is no server of"
@@ -131,11 +131,11 @@ def test_a_server_that_closes_or_is_not_there(
 
     address = serving(close)
     line = f"{address} is not ready: it closed the connection without an answer"
-    assert said(capsys, address) == (1, line)
-    assert said(capsys, address) == (1, f"{address} is not ready: Connection refused")
-    assert said(capsys, "--live", address) == (1, f"{address} is not live: Connection refused")
+    assert run_probe(capsys, address) == (1, line)
+    assert run_probe(capsys, address) == (1, f"{address} is not ready: Connection refused")
+    assert run_probe(capsys, "--live", address) == (1, f"{address} is not live: Connection refused")
     full = serving(lambda stream: None)
-    assert said(capsys, "--live", full) == (0, f"{full} is live")
+    assert run_probe(capsys, "--live", full) == (0, f"{full} is live")
 
 
 def test_a_server_that_is_silent(
@@ -145,7 +145,7 @@ def test_a_server_that_is_silent(
     with socket.create_server((HOST, 0)) as server:
         address = f"{HOST}:{server.getsockname()[1]}"
         line = f"{address} is not live: no answer within 0.2 s"
-        assert said(capsys, "--live", address) == (1, line)
+        assert run_probe(capsys, "--live", address) == (1, line)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +196,6 @@ def test_an_answer_that_only_trickles_in_is_none(
                 time.sleep(0.01)
 
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
-    code, line = said(capsys, serving(trickle))
+    code, line = run_probe(capsys, serving(trickle))
     assert code == 1
     assert line.endswith("is not ready: no answer within 0.2 s")

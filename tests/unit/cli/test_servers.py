@@ -36,8 +36,8 @@ def test_output_is_kept_in_files_of_a_size(tmp_path: Path) -> None:
     names = ["log", *(f"log.{number}" for number in range(1, servers.LOG_FILES))]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert all((tmp_path / name).stat().st_size < 1100 for name in names)
-    kept = "".join((tmp_path / name).read_text() for name in reversed(names))
-    numbers = [int(line.split()[-1]) for line in kept.splitlines() if " line " in line]
+    text = "".join((tmp_path / name).read_text() for name in reversed(names))
+    numbers = [int(line.split()[-1]) for line in text.splitlines() if " line " in line]
     assert numbers == list(range(numbers[0], 1000))
 
 

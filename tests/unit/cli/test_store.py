@@ -116,9 +116,9 @@ def test_a_dump_goes_on_behind_a_body_whose_library_is_missing(
 
     monkeypatch.setattr("rocketbed.inspect.query.unpack_body", unpack)
     result = run("dump", killed, "--topic", "FxPlain", "--json")
-    *lines, said = result.output.splitlines()
+    *lines, advice = result.output.splitlines()
     assert result.exit_code == 0
-    assert said == "pip install 'rocketbed[zstd]'"
+    assert advice == "pip install 'rocketbed[zstd]'"
     lengths = [json.loads(line)["bodyLength"] for line in lines]
     assert None in lengths
     assert any(lengths)
@@ -186,9 +186,9 @@ def test_rebuild_elsewhere(killed: Path, tmp_path: Path) -> None:
     assert "669 records: 669 entries in 26 queues, 1467 keys in 4 index files" in result.output
     assert dict(files_below(killed, ".")) == before
     assert dict(files_below(out, "consumequeue")) == dict(files_below(killed, "consumequeue"))
-    again = run("rebuild", killed, "--out", out)
-    assert again.exit_code == 1
-    assert "give an empty directory" in again.output
+    repeated = run("rebuild", killed, "--out", out)
+    assert repeated.exit_code == 1
+    assert "give an empty directory" in repeated.output
 
 
 def test_rebuild_in_place(killed: Path, tmp_path: Path) -> None:
@@ -264,12 +264,12 @@ def test_rebuild_wants_to_know_where(small: Path) -> None:
 
 def test_a_log_elsewhere(small: Path, tmp_path: Path) -> None:
     """storePathCommitLog may name another place, or several."""
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    other.mkdir()
-    os.rename(small / "commitlog" / f"{0:020d}", one / f"{0:020d}")
-    os.rename(small / "commitlog" / f"{SEGMENT:020d}", other / f"{SEGMENT:020d}")
+    first, second = tmp_path / "one", tmp_path / "other"
+    first.mkdir()
+    second.mkdir()
+    os.rename(small / "commitlog" / f"{0:020d}", first / f"{0:020d}")
+    os.rename(small / "commitlog" / f"{SEGMENT:020d}", second / f"{SEGMENT:020d}")
     (small / "commitlog").rmdir()
-    path = f"storePathCommitLog={one},{other}"
+    path = f"storePathCommitLog={first},{second}"
     assert run("fsck", small, *SIZES, "--set", path).exit_code == 0
     assert run("fsck", small, *SIZES).exit_code == 2

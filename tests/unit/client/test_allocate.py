@@ -1,4 +1,4 @@
-"""How members of a group share queues out (wire.md 6.3, 12)."""
+"""Distribution of queues to the members of a group (wire.md 6.3, 12)."""
 
 import pytest
 from hypothesis import given
@@ -28,8 +28,8 @@ def shared(allocation: Allocation, members: list[str], count: int) -> list[str]:
     ],
 )
 def test_rocketmqs_own_results(name: str, parts: list[str]) -> None:
-    found = {str(one): allocation for one, allocation in ALLOCATIONS.items()}[name]
-    assert shared(found, ["c1", "c2", "c3"], 8) == parts
+    allocation_used = {str(one): allocation for one, allocation in ALLOCATIONS.items()}[name]
+    assert shared(allocation_used, ["c1", "c2", "c3"], 8) == parts
 
 
 def test_more_members_than_queues() -> None:

@@ -1,4 +1,4 @@
-"""What cannot work is refused where it is handed in, by name, whichever face it comes through."""
+"""Arguments that cannot work are refused by name at the call, in each kind of client."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,7 +22,7 @@ BAD: Any = 1.5
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "pattern"),
     [
         ({"allocation": None}, "allocation must be"),
         ({"allocation": 5}, "allocation must be"),
@@ -35,15 +35,15 @@ BAD: Any = 1.5
     ],
 )
 def test_a_consumer_is_not_made_of_what_cannot_work(
-    face: Callable[..., object], options: dict[str, Any], told: str
+    face: Callable[..., object], options: dict[str, Any], pattern: str
 ) -> None:
-    given = {"nameservers": "127.0.0.1:1", "group": "g", **options}
-    with pytest.raises(BadMessage, match=told):
-        face(**given)
+    texts = {"nameservers": "127.0.0.1:1", "group": "g", **options}
+    with pytest.raises(BadMessage, match=pattern):
+        face(**texts)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "pattern"),
     [
         ({"timeout_s": float("nan")}, "timeout_s must be a positive"),
         ({"timeout_s": None}, "timeout_s must be a positive"),
@@ -51,10 +51,10 @@ def test_a_consumer_is_not_made_of_what_cannot_work(
         ({"group": 7}, "group name 7"),
     ],
 )
-def test_a_producer_is_not_made_of_what_cannot_work(options: dict[str, Any], told: str) -> None:
-    given = {"nameservers": "127.0.0.1:1", **options}
-    with pytest.raises(BadMessage, match=told):
-        Producer(**given)
+def test_a_producer_is_not_made_of_what_cannot_work(options: dict[str, Any], pattern: str) -> None:
+    texts = {"nameservers": "127.0.0.1:1", **options}
+    with pytest.raises(BadMessage, match=pattern):
+        Producer(**texts)
 
 
 @pytest.mark.parametrize("expression", ["a && b", None, 5, "|| "])
@@ -81,39 +81,41 @@ async def _never(_: object) -> None:
     raise AssertionError("nothing is handled here")
 
 
-@pytest.mark.parametrize(("options", "told"), BAD_LISTENING)
-async def test_listen_refuses_what_it_cannot_work_with(options: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("options", "pattern"), BAD_LISTENING)
+async def test_listen_refuses_what_it_cannot_work_with(
+    options: dict[str, Any], pattern: str
+) -> None:
     reader = Consumer(nameservers="127.0.0.1:1", group="g")
-    with pytest.raises(BadMessage, match=told):
+    with pytest.raises(BadMessage, match=pattern):
         await reader.listen(**{"handler": _never, **options})
 
 
-@pytest.mark.parametrize(("options", "told"), BAD_LISTENING)
-def test_a_listener_of_threads_refuses_it_alike(options: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("options", "pattern"), BAD_LISTENING)
+def test_a_listener_of_threads_refuses_it_alike(options: dict[str, Any], pattern: str) -> None:
     reader = rocketbed.blocking.Consumer(nameservers="127.0.0.1:1", group="g")
-    with pytest.raises(BadMessage, match=told):
+    with pytest.raises(BadMessage, match=pattern):
         reader.listen(**{"handler": print, **options})
 
 
 QUESTIONS: list[tuple[Callable[[QueueOffsets], Awaitable[object]], str]] = [
-    (lambda one: one.commit("g", QUEUE, -3), "an offset must be"),
-    (lambda one: one.commit("g", QUEUE, True), "an offset must be"),
-    (lambda one: one.commit("g", BAD, 3), "a queue must be one"),
-    (lambda one: one.committed("g", BAD), "a queue must be one"),
-    (lambda one: one.min_offset(BAD), "a queue must be one"),
-    (lambda one: one.max_offset(BAD), "a queue must be one"),
-    (lambda one: one.offset_at(BAD, 0), "a queue must be one"),
-    (lambda one: one.offset_at(QUEUE, BAD), "a time must be"),
-    (lambda one: one.offset_at(QUEUE, 1 << 63), "a time must be"),
-    (lambda one: one.offset_at(QUEUE, -1), "a time must be"),
+    (lambda offsets: offsets.commit("g", QUEUE, -3), "an offset must be"),
+    (lambda offsets: offsets.commit("g", QUEUE, True), "an offset must be"),
+    (lambda offsets: offsets.commit("g", BAD, 3), "a queue must be one"),
+    (lambda offsets: offsets.committed("g", BAD), "a queue must be one"),
+    (lambda offsets: offsets.min_offset(BAD), "a queue must be one"),
+    (lambda offsets: offsets.max_offset(BAD), "a queue must be one"),
+    (lambda offsets: offsets.offset_at(BAD, 0), "a queue must be one"),
+    (lambda offsets: offsets.offset_at(QUEUE, BAD), "a time must be"),
+    (lambda offsets: offsets.offset_at(QUEUE, 1 << 63), "a time must be"),
+    (lambda offsets: offsets.offset_at(QUEUE, -1), "a time must be"),
 ]
 
 
-@pytest.mark.parametrize(("ask", "told"), QUESTIONS)
+@pytest.mark.parametrize(("ask", "pattern"), QUESTIONS)
 async def test_a_question_that_no_broker_can_answer_is_not_asked(
-    ask: Callable[[QueueOffsets], Awaitable[object]], told: str
+    ask: Callable[[QueueOffsets], Awaitable[object]], pattern: str
 ) -> None:
-    with pytest.raises(BadMessage, match=told):
+    with pytest.raises(BadMessage, match=pattern):
         await ask(Consumer(nameservers="127.0.0.1:1", group="g").offsets)
 
 

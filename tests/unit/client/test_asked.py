@@ -1,4 +1,4 @@
-"""What brokers ask a consumer that runs (wire.md 2.2, 6.7)."""
+"""Requests of brokers to a running consumer (wire.md 2.2, 6.7)."""
 
 from functools import partial
 
@@ -126,20 +126,20 @@ def test_one_who_polls_has_an_ordered_queue_until_it_is_done(is_finished: bool) 
             await reader.subscribe("T", start="first")
             first = (await reader.poll())[0]
             reader.seek(QUEUE, 0)
-            others = list[bytes]()
+            bodies_later = list[bytes]()
 
-            async def other() -> None:
-                others.extend([one.body for one in await reader.poll(timeout_s=60)])
+            async def poll_later() -> None:
+                bodies_later.extend([one.body for one in await reader.poll(timeout_s=60)])
 
-            nursery.start_soon(other)
+            nursery.start_soon(poll_later)
             await trio.sleep(5)
-            assert others == []
+            assert bodies_later == []
             if is_finished:
                 reader.finish(first)
             else:
                 assert await reader.poll(timeout_s=0) == []
             await trio.sleep(5)
-            assert others == [b"0"]
+            assert bodies_later == [b"0"]
 
     on_stage(scenario)
 
@@ -169,16 +169,16 @@ def test_a_consumer_says_where_it_stands_and_what_it_does() -> None:
             await read(reader, 3)
             (connection,) = peer.server.connections
             fields = {"topic": "T", "group": "cg"}
-            asked = request(Code.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
-            said = await connection.request(asked, timeout_s=5)
-            assert (said.code, ConsumerStatus.decode(said.body).message_queue_table[QUEUE]) == (
+            inquiry = request(Code.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
+            reply = await connection.request(inquiry, timeout_s=5)
+            assert (reply.code, ConsumerStatus.decode(reply.body).message_queue_table[QUEUE]) == (
                 0,
                 2,
             )
             fields = {"consumerGroup": "cg", "clientId": "any"}
-            asked = request(Code.GET_CONSUMER_RUNNING_INFO, fields)
-            said = await connection.request(asked, timeout_s=5)
-            info = ConsumerRunningInfo.decode(said.body)
+            inquiry = request(Code.GET_CONSUMER_RUNNING_INFO, fields)
+            reply = await connection.request(inquiry, timeout_s=5)
+            info = ConsumerRunningInfo.decode(reply.body)
             assert info.mq_table[QUEUE] == QueueInfo(
                 commit_offset=2,
                 cached_msg_min_offset=2,

@@ -26,20 +26,20 @@ from rocketbed.world.real import real_world
 def nameserver() -> Iterator[str]:
     """A real nameserver in a thread of its own; its address."""
     ready = threading.Event()
-    found: list[Any] = []
+    started: list[Any] = []
 
     async def main() -> None:
         world = real_world("nameserver")
         async with trio.open_nursery() as nursery:
             server = Nameserver(world, NameserverConfig(host="127.0.0.1", port=0))
             address = await nursery.start(server.run)
-            found.extend((address, world, trio.lowlevel.current_trio_token()))
+            started.extend((address, world, trio.lowlevel.current_trio_token()))
             ready.set()
 
     thread = threading.Thread(target=trio.run, args=(main,))
     thread.start()
     assert ready.wait(10)
-    (host, port), world, token = found
+    (host, port), world, token = started
     try:
         yield f"{host}:{port}"
     finally:
@@ -90,13 +90,13 @@ def test_both_faces_have_the_same_names_and_arguments(face: type, native: type) 
 
 def test_calls_are_answered_from_several_threads() -> None:
     with nameserver() as address, blocking.Admin(nameservers=address) as upkeep:
-        found: list[list[str]] = []
-        threads = [threading.Thread(target=lambda: found.append(upkeep.topics())) for _ in range(4)]
+        lists: list[list[str]] = []
+        threads = [threading.Thread(target=lambda: lists.append(upkeep.topics())) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert found == [[]] * 4
+        assert lists == [[]] * 4
 
 
 def test_who_polls_is_the_thread() -> None:
@@ -106,12 +106,14 @@ def test_who_polls_is_the_thread() -> None:
         return POLLER.get(None)
 
     with nameserver() as address, blocking.Admin(nameservers=address) as upkeep:
-        found: list[object] = []
+        threads: list[object] = []
         call = upkeep._call
-        other = threading.Thread(target=lambda: found.extend((call(poller), call(poller))))
-        other.start()
-        other.join()
-        assert found == [other, other]
+        poller_thread = threading.Thread(
+            target=lambda: threads.extend((call(poller), call(poller)))
+        )
+        poller_thread.start()
+        poller_thread.join()
+        assert threads == [poller_thread, poller_thread]
         assert call(poller) is threading.current_thread()
         assert POLLER.get(None) is None
 

@@ -31,17 +31,17 @@ def test_all_queues_of_all_brokers_are_read_in_order() -> None:
         stage.routes["T"] = route("a", "b")
         for name in "ab":
             await shelf(stage, name, messages={0: bodies(5), 1: bodies(3)})
-        found: dict[MessageQueue, list[int]] = {}
+        offsets: dict[MessageQueue, list[int]] = {}
         async with consumer(stage) as reader:
             await reader.subscribe("T", start="first")
             count = 0
             while count < 16:
                 for message in await reader.poll():
-                    found.setdefault(message.queue, []).append(message.queue_offset)
+                    offsets.setdefault(message.queue, []).append(message.queue_offset)
                     count += 1
             assert await reader.poll(timeout_s=30) == []
             assert sorted(reader.positions().values()) == [3, 3, 5, 5]
-        assert sorted(found.values()) == [[0, 1, 2], [0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+        assert sorted(offsets.values()) == [[0, 1, 2], [0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
 
     on_stage(scenario)
 
@@ -98,8 +98,8 @@ def test_every_broker_hears_of_the_group_before_it_is_asked() -> None:
             for peer in peers:
                 (group,) = HeartbeatData.decode(peer.heartbeats[-1].body).consumer_data_set
                 assert group.group_name == "cg"
-                (wanted,) = group.subscription_data_set
-                assert (wanted.topic, wanted.sub_string, wanted.tags_set) == (
+                (subscription,) = group.subscription_data_set
+                assert (subscription.topic, subscription.sub_string, subscription.tags_set) == (
                     "T",
                     "A || B",
                     ["A", "B"],
@@ -212,7 +212,7 @@ def test_a_commit_that_failed_is_tried_again(is_automatic: bool) -> None:
 
 
 def test_no_pull_takes_a_commit_back() -> None:
-    """The broker has it, its answer is lost, and the next pull says where the group stands."""
+    """The broker has it, its answer is lost, and the next pull returns the group's offset."""
 
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", queues=1)
@@ -318,7 +318,7 @@ def test_whatever_ends_a_consumer_what_counts_is_committed(is_cancelled: bool) -
         with trio.move_on_after(2):
             async with consumer(stage, auto_commit_s=5) as reader:
                 await trio.sleep_forever()
-        assert trio.current_time() - began < 6  # a broker that does not answer holds nobody up
+        assert trio.current_time() - began < 6  # a broker that does not answer delays no other one
 
     on_stage(scenario)
 
@@ -372,13 +372,13 @@ def test_refusals_come_out_of_poll_and_reading_goes_on_afterwards() -> None:
             with pytest.raises(RequestRefused, match="forbidden"):
                 await reader.poll()
             content.fails.clear()
-            found: list[bytes] = []
-            while not found:
+            actual: list[bytes] = []
+            while not actual:
                 try:
-                    found = await read(reader, 1)
+                    actual = await read(reader, 1)
                 except RequestRefused:
                     continue
-            assert found == [b"0"]
+            assert actual == [b"0"]
 
     on_stage(scenario)
 
@@ -463,11 +463,11 @@ def test_new_queues_of_a_topic_are_read_from_their_start() -> None:
             await reader.subscribe("T")
             assert await reader.poll(timeout_s=1) == []
             stage.routes["T"] = route("a", queues=2)
-            found: list[bytes] = []
+            actual: list[bytes] = []
             with trio.fail_after(120):
-                while len(found) < 2:
-                    found += [message.body for message in await reader.poll(timeout_s=10)]
-            assert found == [b"0", b"1"]
+                while len(actual) < 2:
+                    actual += [message.body for message in await reader.poll(timeout_s=10)]
+            assert actual == [b"0", b"1"]
 
     on_stage(scenario)
 
@@ -580,9 +580,9 @@ def test_damaged_answers_end_nothing(code: int) -> None:
             stage.routes["T"] = route("a", queues=2)
             await trio.sleep(2 * SHARE_S)
             content.add(peer, 0, b"new")
-            found: list[bytes] = []
-            while b"new" not in found:
-                found += await read(reader, 1)
+            actual: list[bytes] = []
+            while b"new" not in actual:
+                actual += await read(reader, 1)
 
     on_stage(scenario)
 
@@ -597,13 +597,13 @@ def test_records_that_are_wrong_about_their_place_are_read_and_nothing_is_skippe
         usual = peer.answering
 
         def wrong(command: Command) -> Command | None:
-            found = usual(command)
-            if command.code == Code.PULL_MESSAGE and found is not None and found.body:
+            reply = usual(command)
+            if command.code == Code.PULL_MESSAGE and reply is not None and reply.body:
                 begin = int(command.fields["queueOffset"])
-                found.body = b"".join(
+                reply.body = b"".join(
                     record(0, 28 - number, b"%d" % number) for number in (begin, begin + 1)
                 )
-            return found
+            return reply
 
         peer.answering = wrong
         async with consumer(stage, auto_commit_s=60) as reader:

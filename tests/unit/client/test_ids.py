@@ -70,11 +70,11 @@ def test_a_new_month_begins_at_zero_and_december_ends() -> None:
 
     def use(world: World) -> list[int]:
         keys = UniqueKeys(world, "10.0.0.9")
-        found = []
+        counters = []
         for step in (0, 1, 1):
             clock.now_ms += step
-            found.append(int(keys.next()[20:28], 16))
-        return found
+            counters.append(int(keys.next()[20:28], 16))
+        return counters
 
     assert with_world(use, clock) == [31 * DAY - 1, 0, 1]
 

@@ -106,15 +106,15 @@ def test_an_inner_batch_is_several_messages() -> None:
     items = [BatchItem(b"%d" % n, n, f"UNIQ_KEY\x01U{n}\x02TAGS\x01t{n}".encode()) for n in (0, 1)]
     body = encode_batch([*items, BatchItem(b"2", 2, b"KEYS\x01k l")])
     for packed, flags in ((body, 0), (zlib.compress(body), COMPRESSED)):
-        found = Received.all_of(stored(packed, INNER_BATCH | flags, UNIQ_KEY="WHOLE"), "a")
-        assert [message.queue_offset for message in found] == [9, 10, 11]
-        assert [(m.body, m.flag) for m in found] == [(b"0", 0), (b"1", 1), (b"2", 2)]
-        assert [(m.message_id, m.tag) for m in found] == [
+        messages = Received.all_of(stored(packed, INNER_BATCH | flags, UNIQ_KEY="WHOLE"), "a")
+        assert [message.queue_offset for message in messages] == [9, 10, 11]
+        assert [(m.body, m.flag) for m in messages] == [(b"0", 0), (b"1", 1), (b"2", 2)]
+        assert [(m.message_id, m.tag) for m in messages] == [
             ("U0", "t0"),
             ("U1", "t1"),
             ("WHOLE", None),
         ]
-        assert found[2].keys == ("k", "l")
+        assert messages[2].keys == ("k", "l")
     assert Received.all_of(stored(body), "a") == [Received.of(stored(body), "a")]
 
 

@@ -1,4 +1,4 @@
-"""Which nameserver a client asks."""
+"""Choice of the nameserver that a client asks."""
 
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ BROKERS = RequestCode.GET_BROKER_CLUSTER_INFO, "list of brokers", bytes
 
 
 class Links:
-    """Connections to nameservers of which the first that is asked says nothing."""
+    """Connections to nameservers, the first of which never answers."""
 
     def __init__(self) -> None:
         self.silent: Address | None = None
@@ -74,7 +74,7 @@ def test_a_call_that_is_given_up_leaves_the_next_one_to_another() -> None:
 
 
 def test_the_only_one_is_named_where_it_says_nothing() -> None:
-    """Its own limit is over together with that of the call, and only the call's was told."""
+    """Its own limit ends together with that of the call, and only the call's was reported."""
 
     async def ask(world: World) -> list[Address]:
         nameservers = Nameservers(world, [("ns1", 9876)], cast(Connections, Links()))
@@ -83,12 +83,12 @@ def test_the_only_one_is_named_where_it_says_nothing() -> None:
         return [*nameservers.unanswered]
 
     with Simulation() as simulation:
-        found = simulation.run_process(simulation.start("client", ask))
-    assert found == [("ns1", 9876)]
+        silent = simulation.run_process(simulation.start("client", ask))
+    assert silent == [("ns1", 9876)]
 
 
 def test_a_node_without_nameservers_is_told_so() -> None:
-    """Its brokers ask none for routes."""
+    """Its brokers do not ask any for routes."""
 
     async def ask(world: World) -> None:
         with pytest.raises(NoNameserver, match="no nameserver answered"):
@@ -113,7 +113,7 @@ def test_a_call_whose_time_is_over_ends() -> None:
 
 
 class Nonsense(Links):
-    """The first that is asked says what nobody can read, the others that they know nothing."""
+    """Nameservers: the first one's answer is unreadable, the others know nothing."""
 
     async def link(self, address: Address, *, timeout_s: float) -> Any:
         self.silent = self.silent or address
@@ -129,16 +129,16 @@ class Says:
 
 
 def test_one_whose_answer_cannot_be_read_is_no_better_than_one_that_is_silent() -> None:
-    """A broken route ended whoever asked, though another nameserver was well."""
+    """A broken route failed the call, though another nameserver worked."""
 
     async def ask(world: World) -> Any:
-        code, what, _ = BROKERS
+        code, request_name, _ = BROKERS
         both = Nameservers(world, [("ns1", 9876), ("ns2", 9876)], cast(Connections, Nonsense()))
-        found = [await both.body(code, what, ClusterInfo.decode) for _ in range(2)]
+        clusters = [await both.body(code, request_name, ClusterInfo.decode) for _ in range(2)]
         alone = Nameservers(world, [("ns1", 9876)], cast(Connections, Nonsense()))
         with pytest.raises(NoNameserver, match="ns1:9876 gives an answer that cannot be read: "):
-            await alone.body(code, what, ClusterInfo.decode)
-        return [one.broker_addr_table for one in found]
+            await alone.body(code, request_name, ClusterInfo.decode)
+        return [one.broker_addr_table for one in clusters]
 
     with Simulation() as simulation:
         assert simulation.run_process(simulation.start("client", ask)) == [{}, {}]

@@ -42,10 +42,10 @@ def send_to(answering: Answering | None, **options: Any) -> tuple[Outcome, int]:
 
     async def scenario(stage: Stage) -> tuple[Outcome, int]:
         stage.routes["T"] = route("a")
-        asked = (await stage.broker("a", answering)).requests
+        requests = (await stage.broker("a", answering)).requests
         async with producer(stage, **options) as sender:
             outcome = await sender.send(MESSAGE)
-        return outcome, len(asked)
+        return outcome, len(requests)
 
     outcome, count = on_stage(scenario).value
     return outcome, count
@@ -113,10 +113,10 @@ def test_unsafe_messages_are_sent_again_only_if_told_so() -> None:
     ],
 )
 def test_codes_of_refused_messages(code: int, kind: type, count: int) -> None:
-    outcome, asked = send_to(coded(code))
+    outcome, request_count = send_to(coded(code))
     assert type(outcome) is kind
     assert isinstance(outcome, Refused | Unknown)
-    assert (outcome.code, asked, outcome.attempts) == (code, count, count)
+    assert (outcome.code, request_count, outcome.attempts) == (code, count, count)
     assert "because" in outcome.reason
     assert "10.0.0.1:10000" in outcome.reason
 
@@ -244,9 +244,9 @@ def test_chosen_queues_and_order_keys() -> None:
             assert len({o.queue for o in by_key if isinstance(o, Sent)}) == 1
             with pytest.raises(BadMessage, match="not both"):
                 await sender.send(MESSAGE, queue=target, order_key="x")
-            other = MessageQueue(topic="U", broker_name="b", queue_id=2)
+            queue = MessageQueue(topic="U", broker_name="b", queue_id=2)
             with pytest.raises(BadMessage, match="the queue belongs to topic U"):
-                await sender.send(MESSAGE, queue=other)
+                await sender.send(MESSAGE, queue=queue)
 
     on_stage(scenario)
 
@@ -334,7 +334,7 @@ def test_oneway_waits_for_nothing() -> None:
 
 @pytest.mark.parametrize(("codec", "flag"), [("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)])
 def test_long_bodies_are_packed(codec: Codec, flag: int) -> None:
-    """wire.md 4.5; what does not become smaller, is short or part of a batch is sent as it is."""
+    """Bodies that would not shrink, are short or part of a batch are sent unchanged (4.5)."""
     long, noise = b"coffee " * 1000, randbytes(5000)
 
     async def scenario(stage: Stage) -> None:

@@ -54,11 +54,11 @@ def test_an_unknown_topic_is_sent_to_the_brokers_that_make_topics() -> None:
     on_stage(scenario)
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_queue_that_the_topic_has_not_is_a_reason_to_ask_again(known: bool) -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_queue_that_the_topic_has_not_is_a_reason_to_ask_again(is_known: bool) -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["TBW102"] = route("a", queues=8)
-        if known:
+        if is_known:
             stage.routes["T"] = route("a", queues=4)
         broker = await stage.broker(
             "a", lambda command: answer(command, 29, "request queueId[3] is illegal")

@@ -26,13 +26,13 @@ def test_a_pull_brings_messages_and_offsets() -> None:
                 QUEUE,
                 MessageQueue(topic="T", broker_name="a", queue_id=1),
             )
-            found = await reader.pull(QUEUE, 0, count=7)
-            assert [(m.body, m.queue_offset, m.tag, m.queue) for m in found.messages] == [
+            pulled = await reader.pull(QUEUE, 0, count=7)
+            assert [(m.body, m.queue_offset, m.tag, m.queue) for m in pulled.messages] == [
                 (b"0", 0, "A", QUEUE),
                 (b"1", 1, "A", QUEUE),
             ]
-            assert (found.status, found.next_offset) == (PullStatus.FOUND, 2)
-            assert (found.min_offset, found.max_offset, found.broker_id) == (0, 3, 0)
+            assert (pulled.status, pulled.next_offset) == (PullStatus.FOUND, 2)
+            assert (pulled.min_offset, pulled.max_offset, pulled.broker_id) == (0, 3, 0)
             assert (await reader.pull(QUEUE, 3)).status is PullStatus.NO_NEW
             moved = await reader.pull(QUEUE, 9)
             assert (moved.status, moved.next_offset) == (PullStatus.MOVED, 3)
@@ -54,8 +54,8 @@ def test_a_pull_that_may_wait_says_so_and_waits_longer_than_the_broker() -> None
                 content.add(peer, 0, b"late")
 
             nursery.start_soon(add_late)
-            found = await reader.pull(QUEUE, 0, hold_s=20)
-            assert [message.body for message in found.messages] == [b"late"]
+            pulled = await reader.pull(QUEUE, 0, hold_s=20)
+            assert [message.body for message in pulled.messages] == [b"late"]
         assert peer.requests[0].fields["suspendTimeoutMillis"] == "20000"
         return trio.current_time()
 
@@ -70,9 +70,9 @@ def test_tags_are_compared_as_words_although_the_broker_took_them_for_equal() ->
         content = [(b"1", "Aa"), (b"2", "BB"), (b"3", None), (b"4", "Aa")]
         _, peer = await shelf(stage, messages={0: content}, batch=10)
         async with consumer(stage) as reader:
-            found = await reader.pull(QUEUE, 0, tags=" Aa || C ")
-            assert [message.body for message in found.messages] == [b"1", b"4"]
-            assert found.next_offset == 4
+            pulled = await reader.pull(QUEUE, 0, tags=" Aa || C ")
+            assert [message.body for message in pulled.messages] == [b"1", b"4"]
+            assert pulled.next_offset == 4
         assert peer.requests[0].fields["subscription"] == "Aa || C"
 
     on_stage(scenario)
@@ -133,12 +133,12 @@ def test_what_stands_before_a_damaged_record_is_handed_over_and_one_can_go_on_be
         damaged_record = good[:8] + b"\x09" + good[9:]
         await stage.broker("a", damaged)
         async with consumer(stage) as reader:
-            found = await reader.pull(QUEUE, 0)
-            assert ([m.body for m in found.messages], found.next_offset) == ([b"0", b"1"], 2)
+            pulled = await reader.pull(QUEUE, 0)
+            assert ([m.body for m in pulled.messages], pulled.next_offset) == ([b"0", b"1"], 2)
             with pytest.raises(RemoteProtocolError, match=r"queue 0 of topic T at a .*seek behind"):
                 await reader.pull(QUEUE, 2)
-            found = await reader.pull(QUEUE, 3)
-            assert ([m.body for m in found.messages], found.next_offset) == ([b"3", b"4"], 5)
+            pulled = await reader.pull(QUEUE, 3)
+            assert ([m.body for m in pulled.messages], pulled.next_offset) == ([b"3", b"4"], 5)
 
     on_stage(scenario)
 

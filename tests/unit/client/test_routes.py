@@ -23,34 +23,34 @@ def names(queues: Any) -> list[str]:
 
 def test_queues_of_a_route() -> None:
     data = route("b", "a", ids=(0, 1))
-    found = route_of("T", data)
-    assert names(found.writable) == names(found.readable) == ["a0", "a1", "b0", "b1"]
-    assert found.master("a") == (HOST, port_of("a"))
-    assert found.master("c") is None
+    actual = route_of("T", data)
+    assert names(actual.writable) == names(actual.readable) == ["a0", "a1", "b0", "b1"]
+    assert actual.master("a") == (HOST, port_of("a"))
+    assert actual.master("c") is None
 
 
 def test_permissions_and_masters_decide_what_is_written() -> None:
     data = route("a", "b", queues=1)
     data.broker_datas[0].broker_addrs = {2: "10.0.0.1:5"}
-    found = route_of("T", data)
-    assert names(found.writable) == ["b0"]
-    assert names(found.ordered) == names(found.readable) == ["a0", "b0"]
+    actual = route_of("T", data)
+    assert names(actual.writable) == ["b0"]
+    assert names(actual.ordered) == names(actual.readable) == ["a0", "b0"]
     assert route_of("T", route("a", perm=4)).ordered == ()
     assert route_of("T", route("a", perm=2)).readable == ()
 
 
 def test_reads_go_to_the_wanted_member_or_the_nearest() -> None:
-    found = route_of("T", route("a", ids=(0, 1, 3)))
+    actual = route_of("T", route("a", ids=(0, 1, 3)))
     members = {number: (number, (HOST, port_of("a", number))) for number in (0, 1, 3)}
-    assert [found.member("a", wanted) for wanted in (0, 1, 2, 3)] == [
+    assert [actual.member("a", wanted) for wanted in (0, 1, 2, 3)] == [
         members[0],
         members[1],
         members[3],
         members[3],
     ]
-    assert found.member("a", 7) == members[0]
+    assert actual.member("a", 7) == members[0]
     assert route_of("T", route("a", ids=(2,))).member("a", 0) == (2, (HOST, port_of("a", 2)))
-    assert found.member("x", 0) is None
+    assert actual.member("x", 0) is None
 
 
 def test_both_json_dialects_of_a_route_are_read() -> None:
@@ -60,8 +60,8 @@ def test_both_json_dialects_of_a_route_are_read() -> None:
         '"topicSysFlag":0}]}'
     )
     for key in ("0", '"0"'):
-        found = route_of("T", TopicRouteData.decode((text % key).encode()))
-        assert found.master("a") == ("10.0.0.1", 10911)
+        route = route_of("T", TopicRouteData.decode((text % key).encode()))
+        assert route.master("a") == ("10.0.0.1", 10911)
 
 
 def test_a_route_counts_for_half_a_minute() -> None:
@@ -87,21 +87,21 @@ def test_a_route_that_counts_is_known_without_a_wait() -> None:
         stage.routes["T"] = route("a")
         async with Session(stage.world, NAMESERVER) as session:
             routes = session.routes
-            known = [routes.cached("T")]
+            cached = [routes.cached("T")]
             got = await routes.get("T")
-            known.append(routes.cached("T"))
+            cached.append(routes.cached("T"))
             await trio.sleep(31)
-            known.append(routes.cached("T"))
+            cached.append(routes.cached("T"))
             await trio.sleep(1)
             renewed = routes.cached("T")
             assert renewed == got
             assert renewed is not got
             await trio.sleep(61)
-            known.append(routes.cached("T"))
+            cached.append(routes.cached("T"))
             await routes.get("T")
             routes.distrust("T")
-            known.append(routes.cached("T"))
-        return [route is got for route in known]
+            cached.append(routes.cached("T"))
+        return [route is got for route in cached]
 
     assert on_stage(scenario).value == [False, True, True, False, False]
 
@@ -285,21 +285,21 @@ def test_an_address_that_is_none_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["a:1;b:2", "a:1,b:2", " a:1 ; b:2;", ["a:1", "b:2"], "a:1;b:2;a:1"]
+    "text", ["a:1;b:2", "a:1,b:2", " a:1 ; b:2;", ["a:1", "b:2"], "a:1;b:2;a:1"]
 )
-def test_lists_of_nameservers(given: Any) -> None:
-    assert parse_nameservers(given) == [("a", 1), ("b", 2)]
+def test_lists_of_nameservers(text: Any) -> None:
+    assert parse_nameservers(text) == [("a", 1), ("b", 2)]
 
 
-@pytest.mark.parametrize("given", ["", ";", "a", "a:x", "a:99999", ":1", []])
-def test_lists_that_are_none(given: Any) -> None:
+@pytest.mark.parametrize("text", ["", ";", "a", "a:x", "a:99999", ":1", []])
+def test_lists_that_are_none(text: Any) -> None:
     with pytest.raises(BadMessage):
-        parse_nameservers(given)
+        parse_nameservers(text)
 
 
 async def three(stage: Stage) -> list[Peer]:
-    others = [await stage.peer(port, stage.name_service) for port in (9877, 9878)]
-    return [stage.nameserver, *others]
+    more_nameservers = [await stage.peer(port, stage.name_service) for port in (9877, 9878)]
+    return [stage.nameserver, *more_nameservers]
 
 
 THREE = f"{HOST}:9876;{HOST}:9877;{HOST}:9878"
@@ -340,7 +340,7 @@ def test_one_that_does_not_answer_leaves_time_for_the_others() -> None:
 
 
 def test_one_that_is_in_trouble_is_passed_over() -> None:
-    """It refuses, or names a broker's address that is none; another one is well."""
+    """It refuses, or names an invalid broker address; another one works."""
 
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")

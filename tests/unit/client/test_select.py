@@ -41,17 +41,19 @@ def test_round_robin_takes_every_queue_in_turn_from_any_start() -> None:
     among = queues("a", "b")
     for start in (0, 3, 0x7FFFFFFF):
         selector = RoundRobin(start)
-        found = [selector.choose(among, None, 0.0) for _ in range(8)]
-        assert Counter(found) == dict.fromkeys(among, 2)
+        chosen = [selector.choose(among, None, 0.0) for _ in range(8)]
+        assert Counter(chosen) == dict.fromkeys(among, 2)
 
 
 def test_topics_that_are_sent_to_in_turn_each_reach_all_their_queues() -> None:
     among = queues("a", "b")
-    other = [replace(queue, topic="U") for queue in among]
+    second_topic = [replace(queue, topic="U") for queue in among]
     for choice in ("round_robin", "least_latency", "fault_isolation"):
         selector = make_selector(choice, 5)
-        found = [selector.choose(row, None, 0.0) for _ in range(8) for row in (among, other)]
-        assert Counter(found) == dict.fromkeys([*among, *other], 2)
+        chosen = [
+            selector.choose(row, None, 0.0) for _ in range(8) for row in (among, second_topic)
+        ]
+        assert Counter(chosen) == dict.fromkeys([*among, *second_topic], 2)
 
 
 def test_a_retry_goes_to_another_broker_if_there_is_one() -> None:
@@ -81,8 +83,8 @@ def test_least_latency_takes_the_fastest_brokers_queues_in_turn() -> None:
     selector.record("a", 9.0, failed=False, now_s=0.0)
     selector.record("b", 1.0, failed=False, now_s=0.0)
     among = queues("a", "b", count=3)
-    found = [selector.choose(among, None, 0.0).queue_id for _ in range(6)]
-    assert Counter(found) == {0: 2, 1: 2, 2: 2}
+    queue_ids = [selector.choose(among, None, 0.0).queue_id for _ in range(6)]
+    assert Counter(queue_ids) == {0: 2, 1: 2, 2: 2}
 
 
 def test_least_latency_follows_a_broker_that_becomes_slow() -> None:

@@ -50,7 +50,7 @@ def test_a_client_on_another_loop(call: Callable[[], Awaitable[object]]) -> None
 
 
 def test_an_answer_that_cannot_be_read_is_an_error_of_the_client() -> None:
-    """The codec's own error reached who asked, and named nobody."""
+    """The codec's own error reached the caller, and named no broker."""
 
     def nonsense(command: Command) -> Command:
         return answer(command, 0, None, {"offset": "banana"}, body=b"{banana")
@@ -60,7 +60,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_client() -> None:
         await stage.broker("a", nonsense)
         at, queue = f"{HOST}:{port_of('a')}", MessageQueue(topic="T", broker_name="a", queue_id=0)
         async with Admin(stage.world, nameservers=NAMESERVER) as admin:
-            asked: list[Callable[[], Awaitable[object]]] = [
+            calls: list[Callable[[], Awaitable[object]]] = [
                 lambda: admin.topic_config("T", "a"),
                 lambda: admin.topic_configs(at),
                 lambda: admin.runtime_info(at),
@@ -69,7 +69,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_client() -> None:
                 lambda: admin.offsets.max_offset(queue),
                 lambda: admin.offsets.committed("g", queue),
             ]
-            for call in asked:
+            for call in calls:
                 assert "broker " in (text := await refused(call))
                 assert "gives an answer that cannot be read" in text
             stage.nameserver.answering = nonsense

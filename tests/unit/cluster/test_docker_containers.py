@@ -30,9 +30,9 @@ from tests.support.docker_api import FakeApi, daemon_of, free_ranges, refused
 
 @pytest.fixture
 def api() -> Iterator[FakeApi]:
-    made = FakeApi()
-    yield made
-    made.close()
+    fake = FakeApi()
+    yield fake
+    fake.close()
 
 
 @pytest.fixture
@@ -61,16 +61,16 @@ async def test_a_container_is_paused_once_and_resumed_once(
 
 
 @pytest.mark.parametrize(
-    ("number", "asked"),
+    ("number", "call_name"),
     [(signal.SIGSTOP, "pause"), (signal.SIGCONT, "unpause"), (signal.SIGKILL, "kill")],
 )
 async def test_a_signal_to_one_that_ends_meanwhile_says_that_it_does_not_run(
-    number: signal.Signals, asked: str, api: FakeApi, container: Container
+    number: signal.Signals, call_name: str, api: FakeApi, container: Container
 ) -> None:
     await container.launch()
     if number == signal.SIGCONT:
         await container.send(signal.SIGSTOP)
-    api.before[asked] = api.end
+    api.before[call_name] = api.end
     assert await container.send(number) is False
     assert await container.wait_ended() == -signal.SIGKILL
     assert await container.send(number) is False
@@ -96,7 +96,7 @@ async def test_one_whose_daemon_is_gone_is_ended_all_the_same(
     await container.launch()
 
     def fail(name: str) -> None:
-        raise ConnectionRefusedError("nobody there")
+        raise ConnectionRefusedError("no listener")
 
     api.before["kill"] = fail
     with pytest.raises(DockerError, match="b1: SIGKILL: the Docker daemon does not answer"):
@@ -125,14 +125,14 @@ async def test_a_program_that_ends_before_it_is_inspected_has_no_pid_and_a_code(
     assert not api.rows
 
 
-@pytest.mark.parametrize("asked", ["start", "inspect"])
+@pytest.mark.parametrize("call_name", ["start", "inspect"])
 async def test_one_that_does_not_start_is_taken_away(
-    asked: str, api: FakeApi, container: Container
+    call_name: str, api: FakeApi, container: Container
 ) -> None:
     def refuse(name: str) -> None:
         raise refused("no such runtime")
 
-    api.before[asked] = refuse
+    api.before[call_name] = refuse
     with pytest.raises(DockerError, match="b1 does not start: no such runtime"):
         await container.launch()
     assert not api.rows
@@ -181,12 +181,14 @@ def member(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Con
     return ContainerMember(daemon_of(api), "bed", slave, ["node"], tmp_path / "slave-1", {})
 
 
-@pytest.mark.parametrize(("number", "asked"), [(signal.SIGSTOP, "pause"), (signal.SIGTERM, "kill")])
+@pytest.mark.parametrize(
+    ("number", "call_name"), [(signal.SIGSTOP, "pause"), (signal.SIGTERM, "kill")]
+)
 async def test_a_member_that_ends_meanwhile_does_not_run(
-    number: signal.Signals, asked: str, api: FakeApi, member: ContainerMember
+    number: signal.Signals, call_name: str, api: FakeApi, member: ContainerMember
 ) -> None:
     assert member.start() == member.pid()
-    api.before[asked] = api.end
+    api.before[call_name] = api.end
     assert member.signal(number) is False
     assert await member.wait_ended() == -signal.SIGKILL
 
@@ -215,9 +217,9 @@ def test_a_member_whose_name_another_one_has_just_taken_leaves_that_alone(
 
 def test_a_member_has_limits(api: FakeApi, member: ContainerMember) -> None:
     member.start()
-    given = api.rows["bed-slave-1"]["HostConfig"]
-    assert (given["mem_limit"], given["pids_limit"]) == (MEMORY, members.PIDS)
-    (limit,) = given["ulimits"]
+    host_config = api.rows["bed-slave-1"]["HostConfig"]
+    assert (host_config["mem_limit"], host_config["pids_limit"]) == (MEMORY, members.PIDS)
+    (limit,) = host_config["ulimits"]
     assert (limit.name, limit.soft, limit.hard) == ("nofile", members.NOFILE, members.NOFILE)
 
 
@@ -284,8 +286,8 @@ def test_what_else_is_in_the_directory_stays(
 def test_the_same_directory_by_a_link_is_the_same_cluster(docker: FakeApi, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "bed")
     DockerCluster.create_in_docker(tmp_path / "bed", slaves=0)
-    found = DockerCluster.load(tmp_path / "link")
-    assert found.directory == tmp_path / "bed"
+    loaded = DockerCluster.load(tmp_path / "link")
+    assert loaded.directory == tmp_path / "bed"
     assert name_of(tmp_path / "link") == name_of(tmp_path / "bed")
 
 

@@ -1,4 +1,4 @@
-"""Whether two logs went different ways, as `cluster promote` asks before it makes a master."""
+"""Check for diverged logs, which `cluster promote` makes before it promotes a slave."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,24 +27,24 @@ def later(*sizes: int) -> list[Message]:
 
 
 def part(root: Path, both: Sequence[int], mine: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Whether two logs have parted that begin with the same messages, as both of them say."""
+    """True if two logs that begin with the same messages have diverged, by the view of both."""
     common = [Message(body=b"x" * size) for size in both]
-    one = Log(root / "a", segment=16 * MIB if max(mine) > MIB else MIB).append(common)
-    other = Log(root / "b", segment=one.segment).append(common)
-    one.append([Message(body=b"z" * size, store_ms=STORE_MS + 5) for size in mine])
-    other.append(later(*theirs))
-    end = min(one.end, other.end)
-    found = have_diverged(one.root, other.root, end)
-    assert have_diverged(other.root, one.root, end) == found
-    return found
+    first_log = Log(root / "a", segment=16 * MIB if max(mine) > MIB else MIB).append(common)
+    second_log = Log(root / "b", segment=first_log.segment).append(common)
+    first_log.append([Message(body=b"z" * size, store_ms=STORE_MS + 5) for size in mine])
+    second_log.append(later(*theirs))
+    end = min(first_log.end, second_log.end)
+    diverged = have_diverged(first_log.root, second_log.root, end)
+    assert have_diverged(second_log.root, first_log.root, end) == diverged
+    return diverged
 
 
 @pytest.mark.parametrize("parted", [19, 20, 21, 25])
 def test_who_lost_an_end_and_went_on_has_parted(tmp_path: Path, parted: int) -> None:
-    one, other = make(tmp_path / "a"), make(tmp_path / "b", parted)
-    assert have_diverged(one.root, other.root, one.end)
-    assert have_diverged(other.root, one.root, one.end)
-    assert not have_diverged(one.root, other.root, one.offsets[parted])
+    first_log, second_log = make(tmp_path / "a"), make(tmp_path / "b", parted)
+    assert have_diverged(first_log.root, second_log.root, first_log.end)
+    assert have_diverged(second_log.root, first_log.root, first_log.end)
+    assert not have_diverged(first_log.root, second_log.root, first_log.offsets[parted])
 
 
 @pytest.mark.parametrize("size", [1777, 70_001])
@@ -70,23 +70,25 @@ def test_a_file_that_is_gone_hides_nothing_else(tmp_path: Path) -> None:
 
 
 def test_what_is_damaged_or_cannot_be_read_has_not(tmp_path: Path) -> None:
-    one, other = make(tmp_path / "a"), make(tmp_path / "b")
-    assert not have_diverged(one.root, other.root, one.end)
-    other.flip(other.offsets[23] + 95)
-    assert not have_diverged(one.root, other.root, one.end)
-    other.flip(other.offsets[22] + 63)  # its store time, which no checksum covers
-    assert not have_diverged(one.root, other.root, one.end)
-    other.write(other.offsets[21] + 10, bytes(one.end - other.offsets[21] - 10))
-    assert not have_diverged(one.root, other.root, one.end)
-    assert not have_diverged(other.root, one.root, one.end)
-    assert not have_diverged(one.root, tmp_path / "none", one.end)
-    one.path(0).unlink()
-    assert not have_diverged(one.root, other.root, one.end)
+    first_log, second_log = make(tmp_path / "a"), make(tmp_path / "b")
+    assert not have_diverged(first_log.root, second_log.root, first_log.end)
+    second_log.flip(second_log.offsets[23] + 95)
+    assert not have_diverged(first_log.root, second_log.root, first_log.end)
+    second_log.flip(second_log.offsets[22] + 63)  # its store time, which no checksum covers
+    assert not have_diverged(first_log.root, second_log.root, first_log.end)
+    second_log.write(
+        second_log.offsets[21] + 10, bytes(first_log.end - second_log.offsets[21] - 10)
+    )
+    assert not have_diverged(first_log.root, second_log.root, first_log.end)
+    assert not have_diverged(second_log.root, first_log.root, first_log.end)
+    assert not have_diverged(first_log.root, tmp_path / "none", first_log.end)
+    first_log.path(0).unlink()
+    assert not have_diverged(first_log.root, second_log.root, first_log.end)
 
 
 def test_a_hole_that_was_closed_has_not(tmp_path: Path) -> None:
-    one, other = make(tmp_path / "a"), make(tmp_path / "b")
+    first_log, second_log = make(tmp_path / "a"), make(tmp_path / "b")
     closed = Message(topic="!", body=b"x" * 50, sys_flag=0xC, store_ms=STORE_MS + 7)
-    other.write(other.offsets[22], closed.encode(other.offsets[22], 0))
-    assert not have_diverged(one.root, other.root, one.end)
-    assert not have_diverged(other.root, one.root, one.end)
+    second_log.write(second_log.offsets[22], closed.encode(second_log.offsets[22], 0))
+    assert not have_diverged(first_log.root, second_log.root, first_log.end)
+    assert not have_diverged(second_log.root, first_log.root, first_log.end)

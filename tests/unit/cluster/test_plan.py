@@ -51,10 +51,10 @@ def _all_free(port: int) -> bool:
 
 
 def test_a_port_in_use_is_named() -> None:
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         assert not is_free(port)
         with pytest.raises(ClusterError, match=f"(ports in use: .*{port}|no room)"):
             make_plan(slaves=0, port=port)
@@ -71,11 +71,11 @@ def test_ports_are_of_the_range_that_the_environment_gives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(PORTS_VARIABLE, "21000-21099")
-    given = range(21_000, 21_100)
+    port_range = range(21_000, 21_100)
     for _ in range(50):
-        assert all(port in given for port in node_ports(free_node_port()))
-        assert free_port() in given
-    assert all(member.port in given for member in make_plan(slaves=2).members)
+        assert all(port in port_range for port in node_ports(free_node_port()))
+        assert free_port() in port_range
+    assert all(member.port in port_range for member in make_plan(slaves=2).members)
 
 
 def test_a_range_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_a_plan_of_a_former_version_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "expected"),
     [
         ("broker-b", ("broker-b", -1)),
         ("b-node-2", ("broker-b", 2)),
@@ -242,10 +242,10 @@ def test_a_plan_of_a_former_version_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_who_is_to_lead_is_said_by_a_node_or_its_group(
-    name: str, meant: tuple[str, int], tmp_path: Path
+    name: str, expected: tuple[str, int], tmp_path: Path
 ) -> None:
     cluster = LocalCluster.create(tmp_path, slaves=2, groups=2, failover=True)
-    assert cluster._led_by(name) == meant
+    assert cluster._led_by(name) == expected
     with pytest.raises(ClusterError, match="or one of its groups: broker-a, broker-b"):
         cluster._led_by(None)
     with pytest.raises(ClusterError, match="'node-2' is no node of it: a-node-1"):
@@ -280,11 +280,11 @@ async def test_a_process_is_started_found_again_and_ended(tmp_path: Path) -> Non
     try:
         assert process.pid() == pid
         assert os.getsid(pid) == pid
-        again = sleeper(tmp_path / "p")
-        assert again.pid() == pid
+        same_process = sleeper(tmp_path / "p")
+        assert same_process.pid() == pid
         with pytest.raises(ProcessError, match=f"already running as process {pid}"):
-            again.start()
-        assert again.signal(signal.SIGTERM)
+            same_process.start()
+        assert same_process.signal(signal.SIGTERM)
         assert await process.wait_ended() == -signal.SIGTERM
     finally:
         process.signal(signal.SIGKILL)
@@ -297,10 +297,10 @@ async def test_a_process_is_started_found_again_and_ended(tmp_path: Path) -> Non
 async def test_an_end_is_seen_by_who_did_not_start_it(tmp_path: Path) -> None:
     process = sleeper(tmp_path / "p")
     process.start()
-    other = sleeper(tmp_path / "p")
+    observer = sleeper(tmp_path / "p")
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(other.wait_ended)
+            nursery.start_soon(observer.wait_ended)
             process.signal(signal.SIGKILL)
     assert await process.wait_ended() == -signal.SIGKILL
 

@@ -73,8 +73,8 @@ def test_no_daemon(tmp_path: Path) -> None:
 
 
 def test_a_socket_that_nobody_listens_on(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(tmp_path / "socket"))
+    with socket.socket(socket.AF_UNIX) as unused:
+        unused.bind(str(tmp_path / "socket"))
     with pytest.raises(DockerError, match=r"no Docker daemon runs at .*start one"):
         Daemon.connect(f"unix://{tmp_path}/socket")
 
@@ -85,7 +85,7 @@ def test_a_daemon_of_another_machine_is_refused() -> None:
 
 
 def test_without_permission(tmp_path: Path) -> None:
-    """As root another user's view is taken for a moment; other users have their own."""
+    """Root runs this as another user for a moment; other users have their own view."""
     path = tmp_path / "socket"
     with daemon_of("20.10.24", "1.41", path) as address:
         path.chmod(0o000)

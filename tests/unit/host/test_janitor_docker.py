@@ -1,4 +1,4 @@
-"""What a sweep does about a container or network that a daemon does not take away at once."""
+"""A sweep and a container or network that a daemon does not remove at once."""
 
 import threading
 from collections.abc import Iterator

@@ -32,12 +32,12 @@ def text(count: int) -> bytes:
 
 def skewed(count: int) -> bytes:
     """Bytes of uneven frequency and no repetition."""
-    state, found = 99, bytearray()
+    state, values = 99, bytearray()
     for _ in range(count):
         state = (state * 1103515245 + 12345) & 0x7FFFFFFF
         value = state >> 12 & 255
-        found.append(value * value * value >> 17)
-    return bytes(found)
+        values.append(value * value * value >> 17)
+    return bytes(values)
 
 
 PLAIN = {

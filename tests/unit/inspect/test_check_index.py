@@ -118,8 +118,9 @@ def test_s10_the_last_record_may_be_indexed_twice(root: Path, tagged: bool) -> N
 
 
 def index_again(root: Path, offsets: list[int], first: int) -> None:
-    """What RocketMQ does after an unclean stop: the unfinished file goes, full ones stay, and new
-    files hold what is dispatched again."""
+    """Rebuild the index as RocketMQ does after an unclean stop: the unfinished file goes, full ones
+    stay, and new files hold what is dispatched again.
+    """
     index_file(root, -1).unlink()
     writer = IndexWriter(str(root / "again"), IndexLayout(10, 20))
     for number, spec in enumerate(some(len(offsets))):
@@ -141,8 +142,8 @@ def test_s10_recovery_of_rocketmq_indexes_again_what_full_files_hold(
     index_again(root, build(root, some(22)), first)
     report = check(root)
     assert report.verdict == "good"
-    again = [finding.file for finding in report.findings if "older files hold" in finding.text]
-    assert len(again) == {0: 3, 2: 3, 7: 2, 19: 0}[first]
+    files = [finding.file for finding in report.findings if "older files hold" in finding.text]
+    assert len(files) == {0: 3, 2: 3, 7: 2, 19: 0}[first]
 
 
 def test_s10_recovery_of_rocketmq_that_began_too_late_lost_keys(root: Path) -> None:
@@ -175,10 +176,10 @@ def test_s10_a_kill_between_a_queue_and_the_index(
             hashed = index_key_hash("T", key)
             writer.put(hashed, offsets[number], 1_700_000_000_000 + 1000 * number)
     writer.close()
-    found = {
+    severities = {
         finding.severity for finding in check(root).findings if finding.rule == "index-complete"
     }
-    assert found == {severity}
+    assert severities == {severity}
 
 
 def with_tags(root: Path, count: int = 40) -> None:

@@ -46,16 +46,18 @@ def test_s1_a_missing_segment(root: Path) -> None:
     assert report.records < 60
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_s1_queues_without_a_log_are_damage_if_they_have_files(root: Path, kept: bool) -> None:
-    """Where nothing was synced a power loss leaves their folders."""
+@pytest.mark.parametrize("has_files", [True, False])
+def test_s1_queues_without_a_log_are_damage_if_they_have_files(root: Path, has_files: bool) -> None:
+    """If nothing was synced, a power loss leaves their folders."""
     build(root, some(5))
-    for folder in ("commitlog", "index", "" if kept else "consumequeue"):
+    for folder in ("commitlog", "index", "" if has_files else "consumequeue"):
         for file in (root / folder).rglob("*") if folder else ():
             if file.is_file():
                 file.unlink()
-    found = [one for one in check(root).findings if one.text == "there is no commit log segment"]
-    assert [one.severity for one in found] == [Severity.DAMAGE if kept else Severity.NOTE]
+    no_segment = [
+        one for one in check(root).findings if one.text == "there is no commit log segment"
+    ]
+    assert [one.severity for one in no_segment] == [Severity.DAMAGE if has_files else Severity.NOTE]
 
 
 def test_s1_a_log_that_begins_later_is_good(root: Path) -> None:
@@ -87,8 +89,8 @@ def test_sizes_a_stray_file(root: Path) -> None:
     build(root, some(5))
     (root / "commitlog" / "x.tmp").write_text("stray")
     (root / "index" / "x.tmp").write_text("stray")
-    what = only(check(root), "sizes")
-    assert "no offset" in what
+    text = only(check(root), "sizes")
+    assert "no offset" in text
 
 
 def test_s2_a_flipped_bit_in_a_body(root: Path) -> None:

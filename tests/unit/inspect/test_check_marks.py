@@ -169,11 +169,11 @@ def test_progress_is_told_in_bytes_of_the_log(root: Path) -> None:
     body = bytes(1 << 20)
     big = Settings.from_properties({"mappedFileSizeCommitLog": str(1 << 26)})
     write_log(root, [Spec(body=body)] * 40, segment=1 << 26)
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     with closing(open_directory(root, big)) as opened:
-        check_store(opened, lambda done, total: told.append((done, total)))
-    assert [total for _, total in told] == [1 << 26] * len(told)
-    assert len(told) == 2
+        check_store(opened, lambda done, total: progress.append((done, total)))
+    assert [total for _, total in progress] == [1 << 26] * len(progress)
+    assert len(progress) == 2
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "nowhere"])
@@ -195,9 +195,9 @@ def test_what_is_no_file_is_told_and_never_read(root: Path, name: str, kind: str
         path.symlink_to("/dev/zero" if kind == "device" else "/nowhere")
     if (name, kind) == ("config/topics.json", "nowhere"):
         return  # as good as not there
-    found = [finding for finding in check(root).findings if finding.file == name]
-    assert any("no regular file" in finding.text for finding in found), found
-    assert found[0].severity == Severity.DAMAGE
+    findings = [finding for finding in check(root).findings if finding.file == name]
+    assert any("no regular file" in finding.text for finding in findings), findings
+    assert findings[0].severity == Severity.DAMAGE
 
 
 def test_a_pipe_among_the_segments_is_called_one(root: Path) -> None:
@@ -207,34 +207,38 @@ def test_a_pipe_among_the_segments_is_called_one(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "what"),
+    ("name", "text", "expected_text"),
     [
         ("topics.json", "[" * 100_000, "nested too deeply"),
         ("consumerOffset.json", '{"offsetTable":{"T@g":{0:1e400}}}', "1e400 is no number"),
         ("consumerOffset.json", '{"offsetTable":{"T@g":{0:NaN}}}', "NaN is no number"),
     ],
 )
-def test_s15_json_that_a_broker_does_not_read(root: Path, name: str, text: str, what: str) -> None:
+def test_s15_json_that_a_broker_does_not_read(
+    root: Path, name: str, text: str, expected_text: str
+) -> None:
     build(root, some(5))
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / name).write_text(text)
-    assert what in only(check(root), "tables-readable")
+    assert expected_text in only(check(root), "tables-readable")
 
 
 @pytest.mark.parametrize(
-    ("row", "what"),
+    ("row", "expected_text"),
     [
         ({"readQueueNums": 0, "perm": 6}, "there is a queue 0, and readQueueNums=0"),
-        ({"readQueueNums": 4, "perm": 2}, "perm=2 lets nobody read"),
+        ({"readQueueNums": 4, "perm": 2}, "perm=2 lets no consumer read"),
         ({"readQueueNums": 2_000_000_000, "perm": 6}, "readQueueNums=2000000000"),
         ({"readQueueNums": 4, "perm": 6}, ""),
     ],
 )
-def test_a_row_of_the_table_that_hides_messages(root: Path, row: dict[str, int], what: str) -> None:
+def test_a_row_of_the_table_that_hides_messages(
+    root: Path, row: dict[str, int], expected_text: str
+) -> None:
     build(root, some(5))
     (root / "config").mkdir(exist_ok=True)
     text = json.dumps({"topicConfigTable": {"T": row}})
     (root / "config" / "topics.json").write_text(text)
-    found = [finding.text for finding in check(root).findings if finding.rule == "topics"]
-    assert [one for one in found if what and what in one] == found
-    assert bool(found) == bool(what)
+    texts = [finding.text for finding in check(root).findings if finding.rule == "topics"]
+    assert [one for one in texts if expected_text and expected_text in one] == texts
+    assert bool(texts) == bool(expected_text)

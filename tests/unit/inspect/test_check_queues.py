@@ -54,10 +54,10 @@ def test_s4_a_unit_behind_the_last_record(root: Path) -> None:
 
 def test_s4_a_queue_of_a_topic_without_records(root: Path) -> None:
     offsets = build(root, some(5))
-    other = root / "consumequeue" / "Other" / "0"
-    other.mkdir(parents=True)
+    folder = root / "consumequeue" / "Other" / "0"
+    folder.mkdir(parents=True)
     unit = UNIT.pack(offsets[1], 120, 0)
-    (other / f"{0:020d}").write_bytes(unit.ljust(QUEUE_SEGMENT, b"\0"))
+    (folder / f"{0:020d}").write_bytes(unit.ljust(QUEUE_SEGMENT, b"\0"))
     assert "no record of this queue" in only(check(root), "queue-entries-match-log")
 
 
@@ -130,8 +130,8 @@ def test_s6_a_unit_of_another_record(root: Path) -> None:
     path = queue_file(root)
     data = path.read_bytes()
     overwrite(path, 2 * 20, data[60:80] + data[40:60])
-    what = only(check(root), "queue-entry-places")
-    assert str(offsets[3]) in what
+    text = only(check(root), "queue-entry-places")
+    assert str(offsets[3]) in text
 
 
 def test_s6_a_queue_offset_given_out_twice(root: Path) -> None:
@@ -163,9 +163,9 @@ def test_s6_an_empty_later_queue_segment(root: Path) -> None:
 
 def test_s6_a_single_empty_queue_segment_is_fine(root: Path) -> None:
     build(root, some(5))
-    other = root / "consumequeue" / "New" / "0"
-    other.mkdir(parents=True)
-    (other / f"{0:020d}").write_bytes(bytes(QUEUE_SEGMENT))
+    folder = root / "consumequeue" / "New" / "0"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020d}").write_bytes(bytes(QUEUE_SEGMENT))
     assert check(root).findings == ()
 
 

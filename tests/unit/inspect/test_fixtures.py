@@ -63,9 +63,9 @@ def test_sizes_are_read_off_the_files(store: StoreDirectory, name: str) -> None:
 
 
 def test_the_log_holds_what_the_broker_gave_back(store: StoreDirectory, name: str) -> None:
-    found = [as_client_saw(m.as_row()) for m in messages(store, Filter(scan=True))]
+    read_back = [as_client_saw(m.as_row()) for m in messages(store, Filter(scan=True))]
     expected = manifest(name)["stored"]
-    assert sorted(found, key=place) == sorted(expected, key=place)
+    assert sorted(read_back, key=place) == sorted(expected, key=place)
 
 
 def test_each_queue_gives_its_messages_in_order(store: StoreDirectory, name: str) -> None:
@@ -73,10 +73,10 @@ def test_each_queue_gives_its_messages_in_order(store: StoreDirectory, name: str
     queues = sorted({(row["topic"], row["queueId"]) for row in expected})
     assert len(queues) == 26
     for topic, queue_id in queues:
-        wanted = Filter(topic=topic, queue_id=queue_id)
-        found = [as_client_saw(m.as_row()) for m in messages(store, wanted)]
+        selection = Filter(topic=topic, queue_id=queue_id)
+        read_back = [as_client_saw(m.as_row()) for m in messages(store, selection)]
         rows = [row for row in expected if (row["topic"], row["queueId"]) == (topic, queue_id)]
-        assert found == sorted(rows, key=place)
+        assert read_back == sorted(rows, key=place)
 
 
 def test_bounds_of_each_queue(store: StoreDirectory, name: str) -> None:
@@ -95,15 +95,15 @@ def test_key_queries_answer_as_the_broker_did(store: StoreDirectory, name: str) 
             store.index_files, query["topic"], query["key"], limit=query["maxNum"]
         )
         records = [store.log.record_at(offset) for offset in sorted(offsets)]
-        found = [offset_message_id(record) for record in records if isinstance(record, Record)]
-        assert found == query["offsetMsgIds"]
+        ids = [offset_message_id(record) for record in records if isinstance(record, Record)]
+        assert ids == query["offsetMsgIds"]
 
 
 def test_messages_by_key(store: StoreDirectory, name: str) -> None:
     """Every message with the key, each once: the broker's answer without limit and repeats."""
     for query in manifest(name)["keyQueries"]:
-        found = messages(store, Filter(topic=query["topic"], key=query["key"]))
-        ids = [m.as_row()["offsetMsgId"] for m in found]
+        messages_read = messages(store, Filter(topic=query["topic"], key=query["key"]))
+        ids = [m.as_row()["offsetMsgId"] for m in messages_read]
         assert ids == sorted(set(ids), key=str)
         assert set(query["offsetMsgIds"]) <= set(ids)
         scanned = messages(store, Filter(topic=query["topic"], key=query["key"], scan=True))
@@ -121,11 +121,11 @@ def test_acknowledged_sends_are_there(store: StoreDirectory, name: str) -> None:
             continue
         if "indexInBatch" in row:
             key = (*key[:2], row["batchBaseOffset"] + row["indexInBatch"])
-        found = by_place[key].as_row()
-        assert found["bodySha256"] == row["bodySha256"], row
-        assert found["bodyLength"] == row["bodyLength"]
+        stored = by_place[key].as_row()
+        assert stored["bodySha256"] == row["bodySha256"], row
+        assert stored["bodyLength"] == row["bodyLength"]
         if row["kind"] != "batch":
-            assert found["msgId"] == row["msgId"]
+            assert stored["msgId"] == row["msgId"]
         examined += 1
     assert examined > 200
 

@@ -55,9 +55,9 @@ def test_batch_queues(root: Path) -> None:
     assert check(root).findings == ()
     opened = open_directory(root, SETTINGS)
     assert opened.batch_queues["B", 0].bounds(0) == (0, 10)
-    found = list(messages(opened, Filter(topic="B", queue_id=0, offset=4)))
-    assert [message.queue_offset for message in found] == [4, 5, 6, 7, 8, 9]
-    assert {message.as_row()["bodyLength"] for message in found} == {3}
+    batch = list(messages(opened, Filter(topic="B", queue_id=0, offset=4)))
+    assert [message.queue_offset for message in batch] == [4, 5, 6, 7, 8, 9]
+    assert {message.as_row()["bodyLength"] for message in batch} == {3}
 
 
 def test_a_single_message_in_a_batch_queue_is_a_batch_of_one(root: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_single_message_in_a_batch_queue_is_a_batch_of_one(root: Path) -> None
     assert check(root).findings == ()
     opened = open_directory(root, SETTINGS)
     assert opened.batch_queues["B", 0].bounds(0) == (0, 6)
-    (found, *_) = messages(opened, Filter(topic="B", queue_id=0, offset=3))
-    assert (found.queue_offset, found.body) == (3, b"one")
+    (message, *_) = messages(opened, Filter(topic="B", queue_id=0, offset=3))
+    assert (message.queue_offset, message.body) == (3, b"one")
 
 
 def test_s5_a_missing_batch_unit(root: Path) -> None:
@@ -149,9 +149,9 @@ def test_multi_dispatch_queues(root: Path) -> None:
     assert "queue-entries-complete" in broken(check(root))
     rebuilt = root.parent / "rebuilt"
     rebuild(open_directory(root, SETTINGS), str(rebuilt))
-    one = rebuilt / "consumequeue" / "%LMQ%one" / "0" / f"{0:020d}"
+    queue_file = rebuilt / "consumequeue" / "%LMQ%one" / "0" / f"{0:020d}"
     own = rebuilt / "consumequeue" / "T" / "0" / f"{0:020d}"
-    assert one.read_bytes()[:40] == own.read_bytes()[:20] + own.read_bytes()[40:60]
+    assert queue_file.read_bytes()[:40] == own.read_bytes()[:20] + own.read_bytes()[40:60]
 
 
 # Delayed messages
@@ -175,8 +175,12 @@ def test_a_5_5_broker_indexes_the_tag_too(root: Path) -> None:
     index_file(root).unlink()
     writer = IndexWriter(str(root / "index"), IndexLayout(10, 20))
     for number, (offset, spec) in enumerate(zip(offsets, some(3), strict=True)):
-        known = dict(spec.properties)
-        for key in (known["UNIQ_KEY"], *known["KEYS"].split(" "), "T#" + known["TAGS"]):
+        properties = dict(spec.properties)
+        for key in (
+            properties["UNIQ_KEY"],
+            *properties["KEYS"].split(" "),
+            "T#" + properties["TAGS"],
+        ):
             writer.put(index_key_hash("T", key), offset, STORE_MS + 1000 * number)
     writer.close()
     assert check(root).findings == ()

@@ -46,8 +46,8 @@ async def test_a_stopped_store_is_good(tmp_path: Path) -> None:
     assert opened.marks is not None
     assert opened.marks.trusted
     assert opened.marks.flushed_offset == report.log_end
-    found = list(messages(opened, Filter(topic="Inner", scan=True)))
-    assert [message.queue_offset for message in found] == list(range(80))
+    messages_read = list(messages(opened, Filter(topic="Inner", scan=True)))
+    assert [message.queue_offset for message in messages_read] == list(range(80))
     assert len(list(messages(opened, Filter(topic="Topic1", key="key4")))) == 1
 
 
@@ -56,8 +56,8 @@ async def test_an_index_that_was_switched_off_is_no_damage(tmp_path: Path) -> No
     await write(root)
     await write(root, indexed=False)
     report = examine(root)
-    found = [(finding.rule, finding.severity) for finding in report.findings]
-    assert found == [("index-complete", Severity.TAIL)], report.findings
+    rules = [(finding.rule, finding.severity) for finding in report.findings]
+    assert rules == [("index-complete", Severity.TAIL)], report.findings
     assert "messageIndexEnable was false" in only(report, "index-complete", Severity.TAIL)
     await write(root)
     assert examine(root).findings == ()
@@ -87,8 +87,8 @@ async def test_a_lost_beginning_is_damage_where_the_mark_knows_better(tmp_path: 
     await write(tmp_path / "store")
     segments = sorted((tmp_path / "store" / "commitlog").iterdir())
     segments[0].unlink()
-    found = [f for f in examine(tmp_path / "store").findings if f.rule == "log-files-tile"]
-    assert [(f.severity, f.offset) for f in found] == [(Severity.DAMAGE, 0)]
+    findings = [f for f in examine(tmp_path / "store").findings if f.rule == "log-files-tile"]
+    assert [(f.severity, f.offset) for f in findings] == [(Severity.DAMAGE, 0)]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ async def test_own_marks_that_are_not_whole_are_told(
     """After a clean stop W says what `rocketbed.flushed` did."""
     await write(tmp_path / "store")
     (tmp_path / "store" / name).write_bytes(data)
-    found = [f for f in examine(tmp_path / "store").findings if f.rule == "checkpoint-not-ahead"]
-    assert [(f.severity, f.file) for f in found] == [(severity, name)]
+    findings = [f for f in examine(tmp_path / "store").findings if f.rule == "checkpoint-not-ahead"]
+    assert [(f.severity, f.file) for f in findings] == [(severity, name)]
 
 
 async def test_rebuilt_queues_and_index_are_the_stores(tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ async def test_deleted_topics_have_no_queue(tmp_path: Path) -> None:
     assert broken(report) == set(), report.findings
 
 
-@pytest.mark.parametrize("left", [1, 3, 4])
+@pytest.mark.parametrize("kept_queues", [1, 3, 4])
 async def test_queues_that_a_kill_left_of_a_deleted_topic_are_no_damage(
-    tmp_path: Path, left: int
+    tmp_path: Path, kept_queues: int
 ) -> None:
     """Seed 851093: killed between the mark of the deletion and the end of its files."""
     root = tmp_path / "store"
@@ -145,7 +145,7 @@ async def test_queues_that_a_kill_left_of_a_deleted_topic_are_no_damage(
         await nursery.start(store.run)
         assert await store.removal.delete_topic("Topic1") == 4
         await store.close()
-    for queue in sorted((tmp_path / "before" / "Topic1").iterdir())[-left:]:
+    for queue in sorted((tmp_path / "before" / "Topic1").iterdir())[-kept_queues:]:
         shutil.copytree(queue, root / "consumequeue" / "Topic1" / queue.name)
     report = examine(root)
     assert broken(report) == set(), report.findings
@@ -172,8 +172,8 @@ async def test_a_topic_that_only_the_table_has_lost_is_damage(tmp_path: Path) ->
 
 def write_flushed(root: Path, offset: int) -> None:
     """Say that the log was on disk up to an offset."""
-    known = struct.pack(">q", offset)
-    (root / "rocketbed.flushed").write_bytes(known + struct.pack(">Q", crc32c(known)))
+    data = struct.pack(">q", offset)
+    (root / "rocketbed.flushed").write_bytes(data + struct.pack(">Q", crc32c(data)))
 
 
 async def test_what_is_torn_above_the_flushed_offset_is_a_tail(tmp_path: Path) -> None:

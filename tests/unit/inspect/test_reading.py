@@ -1,5 +1,5 @@
-"""How the independent reader walks a damaged log: always on, in bounded pieces, by the store's own
-rules (store.md 8.6, Scan), which it does not share code with."""
+"""Walk of the independent reader through a damaged log: always forward, in bounded pieces, by the
+store's own rules (store.md 8.6, Scan), which it does not share code with."""
 
 import os
 from collections.abc import Iterator
@@ -39,15 +39,15 @@ def make(root: Path, specs: list[Spec]) -> tuple[Path, list[int]]:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of all reads, as asked for."""
-    asked: list[int] = []
+    sizes: list[int] = []
     read = FilePool.read
 
     def counted(pool: FilePool, path: str, position: int, size: int) -> bytes:
-        asked.append(size)
+        sizes.append(size)
         return read(pool, path, position, size)
 
     monkeypatch.setattr(FilePool, "read", counted)
-    return asked
+    return sizes
 
 
 def scan(root: Path) -> Iterator[Scanned | Hole | LogEnd]:
@@ -75,12 +75,12 @@ def test_a_wrong_size_costs_its_record_and_no_memory(
     path = root / "commitlog" / f"{0:020d}"
     flip(path, at, 1 << bit % 8)
     try:
-        found = list(scan(root))
+        items = list(scan(root))
     finally:
         flip(path, at, 1 << bit % 8)
-    holes = [(item.offset, item.end) for item in found if isinstance(item, Hole)]
+    holes = [(item.offset, item.end) for item in items if isinstance(item, Hole)]
     assert holes == [(offsets[number], offsets[number + 1])]
-    good = [item.offset for item in found if isinstance(item, Scanned)]
+    good = [item.offset for item in items if isinstance(item, Scanned)]
     assert good == [offset for offset in offsets if offset != offsets[number]]
     limit = READ_SIZE if number == 1 else offsets[2] - offsets[1]
     assert max(reads) <= limit
@@ -106,10 +106,10 @@ def test_a_body_full_of_magic_numbers_is_passed_in_one_go(tmp_path: Path, reads:
     body = (MAGIC_PREFIX + b"\xa7") * (LONG // 4)
     root, offsets = make(tmp_path, [Spec(body=body), Spec(body=b"then")])
     flip(root / "commitlog" / f"{0:020d}", offsets[0] + 9)
-    found = list(scan(root))
-    assert isinstance(found[0], Hole)
-    assert (found[0].offset, found[0].end) == (offsets[0], offsets[1])
-    assert [item.offset for item in found[1:] if isinstance(item, Scanned)] == offsets[1:]
+    items = list(scan(root))
+    assert isinstance(items[0], Hole)
+    assert (items[0].offset, items[0].end) == (offsets[0], offsets[1])
+    assert [item.offset for item in items[1:] if isinstance(item, Scanned)] == offsets[1:]
     assert sum(reads) < 8 * LONG
 
 
@@ -119,10 +119,10 @@ def test_a_topic_that_no_directory_can_have_is_named(tmp_path: Path, topic: byte
     body_size = len(b"body 5")
     overwrite(tmp_path / "commitlog" / f"{0:020d}", offsets[5] + 88 + body_size + 1, topic)
     report = check(tmp_path)
-    found = [
+    findings = [
         f for f in report.findings if f.rule == "no-silent-damage" and f.severity is Severity.DAMAGE
     ]
-    assert [finding.offset for finding in found] == [offsets[5]]
+    assert [finding.offset for finding in findings] == [offsets[5]]
     assert "queue-entries-complete" not in broken(report), "no queue has to have it"
     assert report.records == 12
 

@@ -1,4 +1,4 @@
-"""One record: the format's own vectors, and each reason why bytes are none."""
+"""A record: the format's own vectors, and each reason why bytes are not a record."""
 
 import struct
 import zlib
@@ -48,11 +48,11 @@ def parsed(data: bytes, offset: int = 0) -> Record:
 
 
 def fault(data: bytes, offset: int = 0) -> Fault:
-    """Why these bytes are no record; the fast way must refuse them too."""
-    found = dissect(data, 0, offset)
-    assert isinstance(found, Fault), found
+    """Reason why these bytes are not a record; the fast way must refuse them too."""
+    fault_found = dissect(data, 0, offset)
+    assert isinstance(fault_found, Fault), fault_found
     assert scan_record(data, memoryview(data), 0, offset) is None
-    return found
+    return fault_found
 
 
 def sample(**fields: object) -> bytes:
@@ -119,13 +119,13 @@ def test_properties_as_readers_take_them() -> None:
     ],
 )
 def test_the_three_wanted_properties_are_the_parsed_ones(raw: bytes) -> None:
-    wanted, known = DispatchProperties(raw), parse_properties(raw)
-    assert wanted.tags.decode() == known.get("TAGS", "")
-    assert wanted.keys.decode() == known.get("KEYS", "")
-    assert wanted.unique_key.decode() == known.get("UNIQ_KEY", "")
-    parts = [part for part in known.get("KEYS", "").split(" ") if part]
-    unique = [known["UNIQ_KEY"]] if "UNIQ_KEY" in known else []
-    assert [key.decode() for key in wanted.index_keys()] == unique + parts
+    dispatched, parsed = DispatchProperties(raw), parse_properties(raw)
+    assert dispatched.tags.decode() == parsed.get("TAGS", "")
+    assert dispatched.keys.decode() == parsed.get("KEYS", "")
+    assert dispatched.unique_key.decode() == parsed.get("UNIQ_KEY", "")
+    parts = [part for part in parsed.get("KEYS", "").split(" ") if part]
+    unique = [parsed["UNIQ_KEY"]] if "UNIQ_KEY" in parsed else []
+    assert [key.decode() for key in dispatched.index_keys()] == unique + parts
 
 
 def test_tag_code_is_a_hash_or_the_time_of_delivery() -> None:
@@ -215,7 +215,7 @@ def test_a_property_whose_name_ends_like_the_checksum_s_is_none() -> None:
 
 
 def test_an_erased_sector_of_properties() -> None:
-    """What a lost sector of a fresh segment leaves, and no checksum covers (T5)."""
+    """No checksum covers what a lost sector of a fresh segment leaves (T5)."""
     data = sample(properties=(("K", "x" * 1500),))
     assert parsed(data).size == len(data)
     erased = data[:512] + bytes(512) + data[1024:]

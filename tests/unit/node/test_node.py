@@ -87,10 +87,10 @@ def test_after_a_kill_all_that_was_acknowledged_is_there() -> None:
 
     killed = node_run(send_and_mark, crash_at_mark="acknowledged", kind="kill")
     assert killed.outcome == "killed"
-    found = node_run(read_back, image=killed.image).value
-    assert not found["clean"]
-    assert found["bodies"] == [b"0", b"1", b"2", b"3", b"4"]
-    assert found["next"] == "5"
+    state = node_run(read_back, image=killed.image).value
+    assert not state["clean"]
+    assert state["bodies"] == [b"0", b"1", b"2", b"3", b"4"]
+    assert state["next"] == "5"
 
 
 def test_two_nodes_on_one_directory() -> None:

@@ -1,4 +1,4 @@
-"""Whether a node says that clients can use it, and why not."""
+"""Readiness that a node reports, and its reasons."""
 
 import trio
 
@@ -12,13 +12,13 @@ from tests.support.sim.replicated import PORT, Cluster
 READY = (ResponseCode.SUCCESS, None)
 
 
-def told(command: Command) -> tuple[int, str | None]:
+def code_and_remark(command: Command) -> tuple[int, str | None]:
     return command.code, command.remark
 
 
 async def ask(session: Session) -> tuple[int, str | None]:
     """The same is in the runtime information."""
-    answer = told(await session.ask(RequestCode.RB_READINESS))
+    answer = code_and_remark(await session.ask(RequestCode.RB_READINESS))
     info = KvTable.decode((await session.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
     assert info["rbNotReady"] == ("" if answer[0] == ResponseCode.SUCCESS else answer[1])
     return answer
@@ -114,7 +114,7 @@ def ask_in(cluster: Cluster, name: str) -> tuple[int, str | None]:
 
     process = cluster.simulation.start("asker", main)
     cluster.simulation.run(10, until=lambda: process.done)
-    return told(answers[0])
+    return code_and_remark(answers[0])
 
 
 def test_master_and_slave_are_ready_together() -> None:

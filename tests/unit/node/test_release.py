@@ -35,16 +35,16 @@ class Bench:
 
 
 def run(scenario: Callable[[Bench], Awaitable[None]], bench: Bench | None = None) -> Outcomes:
-    made = bench or Bench()
+    bench_used = bench or Bench()
 
     async def main(world: World) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(made.queue.run)
-            await scenario(made)
+            nursery.start_soon(bench_used.queue.run)
+            await scenario(bench_used)
             nursery.cancel_scope.cancel()
 
     assert run_solo(main).outcome == "ended"
-    return made.released
+    return bench_used.released
 
 
 def test_both_conditions_have_to_hold() -> None:

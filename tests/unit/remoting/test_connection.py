@@ -23,7 +23,7 @@ ECHO, FAIL, REFUSE, SLEEP, RUN, NEVER, CALL_BACK, BIG, BIG_LATER = 1, 2, 3, 4, 5
 
 
 class Events(list[str]):
-    """What handlers did, in order."""
+    """Events of handlers, in order."""
 
     connections: list[Connection]
 
@@ -100,12 +100,12 @@ async def raw(world: World, *commands: Command) -> Stream:
 
 
 async def read_commands(stream: Stream, count: int) -> list[Command]:
-    reader, found = FrameReader(), list[Command]()
-    while len(found) < count:
+    reader, commands = FrameReader(), list[Command]()
+    while len(commands) < count:
         data = await stream.receive_some(65_536)
         assert data, "the server closed the connection"
-        found += reader.feed(bytes(data))
-    return found
+        commands += reader.feed(bytes(data))
+    return commands
 
 
 def numbered(code: int, opaque: int, body: bytes = b"", **fields: str) -> Command:
@@ -253,13 +253,13 @@ def test_dialling_nobody() -> None:
 )
 def test_a_frame_that_breaks_the_protocol_closes_only_its_connection(bad: bytes) -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
-        async with open_connection(world, ADDRESS) as other:
+        async with open_connection(world, ADDRESS) as second_connection:
             stream = await world.network.connect(*ADDRESS)
             await stream.send_all(encode(numbered(ECHO, 5, b"good")) + bad)
             (good,) = await read_commands(stream, 1)
             assert good.opaque == 5
             assert await stream.receive_some(10) == b""
-            assert (await other.request(request(ECHO, {}, b"fine"))).body == b"fine"
+            assert (await second_connection.request(request(ECHO, {}, b"fine"))).body == b"fine"
 
     with_server(scenario)
 
@@ -278,11 +278,11 @@ def test_a_peer_that_takes_nothing_is_closed_and_stops_nobody_else() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         big = bytes(300_000)
         stuck = await raw(world, *(numbered(ECHO, n, big) for n in range(3)))
-        async with open_connection(world, ADDRESS) as other:
-            await other.request(request(ECHO, {}, b"both are here"))
+        async with open_connection(world, ADDRESS) as second_connection:
+            await second_connection.request(request(ECHO, {}, b"both are here"))
             started = trio.current_time()
             while len(server.connections) > 1:
-                assert (await other.request(request(ECHO, {}, b"x"))).body == b"x"
+                assert (await second_connection.request(request(ECHO, {}, b"x"))).body == b"x"
                 await trio.sleep(1)
             assert STUCK_S <= trio.current_time() - started <= STUCK_S + 2 * SWEEP_S
         await stuck.aclose()
@@ -304,11 +304,11 @@ def test_reading_pauses_while_the_outbox_is_full() -> None:
             nursery.start_soon(send)
             await trio.sleep(5)
             (connection,) = server.connections
-            taken = len(events)
-            assert taken < count
+            handled = len(events)
+            assert handled < count
             assert OUTBOX_MAX < connection.outbox_bytes < OUTBOX_MAX + 3 * size
-            found = await read_commands(stream, count)
-        assert [command.opaque for command in found] == list(range(count))
+            commands = await read_commands(stream, count)
+        assert [command.opaque for command in commands] == list(range(count))
 
     with_server(scenario)
 
@@ -323,8 +323,8 @@ def test_the_requests_of_one_read_wait_for_room_too(code: int, most: int) -> Non
         await trio.sleep(10)
         (connection,) = server.connections
         assert OUTBOX_MAX < connection.outbox_bytes < most * OUTBOX_MAX / 4
-        found = await read_commands(stream, count)
-        assert sorted(command.opaque for command in found) == list(range(count))
+        commands = await read_commands(stream, count)
+        assert sorted(command.opaque for command in commands) == list(range(count))
 
     with_server(scenario)
 
@@ -337,8 +337,8 @@ def test_reading_pauses_while_too_many_answers_wait() -> None:
         await trio.sleep(1)
         assert not events
         events.connections[0].close_wait()
-        (found,) = await read_commands(stream, 1)
-        assert found.opaque == 9
+        (command,) = await read_commands(stream, 1)
+        assert command.opaque == 9
 
     with_server(scenario)
 
@@ -357,8 +357,8 @@ def test_what_was_asked_before_the_end_of_the_stream_is_answered() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         stream = await raw(world, numbered(ECHO, 1, b"last"))
         await stream.send_eof()
-        (found,) = await read_commands(stream, 1)
-        assert found.body == b"last"
+        (command,) = await read_commands(stream, 1)
+        assert command.body == b"last"
         assert await stream.receive_some(10) == b""
 
     with_server(scenario)

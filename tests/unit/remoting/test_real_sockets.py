@@ -64,13 +64,13 @@ async def test_a_stream_takes_what_it_has_room_for() -> None:
     served = await listener.accept()
     parts = [bytes([number]) * 5_000 for number in range(256)] * 8
     data = b"".join(parts)
-    taken = world.network.try_send(served, parts)
-    assert 0 < taken < len(data), "loopback buffers are smaller than ten megabytes"
+    sent = world.network.try_send(served, parts)
+    assert 0 < sent < len(data), "loopback buffers are smaller than ten megabytes"
     assert world.network.try_send(served, parts) < len(data)
     received = bytearray()
-    while len(received) < taken:
+    while len(received) < sent:
         received += await client.receive_some(1 << 20)
-    assert received[:taken] == data[:taken]
+    assert received[:sent] == data[:sent]
     await trio.aclose_forcefully(client)
     await trio.aclose_forcefully(served)
     await listener.aclose()
@@ -156,14 +156,14 @@ class _Between:
 
     def __init__(self, network: Any, happen: Any) -> None:
         self._network, self._happen = network, happen
-        self.made: list[Any] = []
+        self.streams: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._network, name)
 
     async def connect(self, host: str, port: int) -> Any:
         stream = await self._network.connect(host, port)
-        self.made.append(stream)
+        self.streams.append(stream)
         await self._happen()
         return stream
 
@@ -178,12 +178,12 @@ async def test_a_peer_that_is_gone_once_it_is_reached_was_not_reached() -> None:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             accepted.close()
             with pytest.raises((OSError, trio.BrokenResourceError)):
-                await network.made[-1].receive_some(1)
+                await network.streams[-1].receive_some(1)
 
         network = _Between(world.network, reset)
         with pytest.raises(NotConnected, match="closed the connection at once"):
             await dial(replace(world, network=network), server.getsockname())
-    assert network.made[0].socket.fileno() == -1
+    assert network.streams[0].socket.fileno() == -1
 
 
 async def test_a_connection_that_comes_after_the_end_is_closed() -> None:
@@ -199,4 +199,4 @@ async def test_a_connection_that_comes_after_the_end_is_closed() -> None:
             links.start(nursery)
             with pytest.raises(NotConnected):
                 await links.link(server.getsockname())
-    assert network.made[0].socket.fileno() == -1
+    assert network.streams[0].socket.fileno() == -1

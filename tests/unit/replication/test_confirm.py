@@ -1,4 +1,4 @@
-"""From reports to the offset that enough replicas hold."""
+"""Confirmed offsets that result from the reports of replicas."""
 
 import pytest
 from hypothesis import given, settings
@@ -35,22 +35,22 @@ def test_two_replicas_wait_for_the_fastest_slave() -> None:
     confirmed = Watermark()
     board = AckBoard(2, confirmed)
     assert board.waits
-    one, other = connect(board, 100), connect(board, 50)
+    first, second = connect(board, 100), connect(board, 50)
     assert confirmed.value == 100
-    acknowledge(board, other, 300)
+    acknowledge(board, second, 300)
     assert confirmed.value == 300
-    acknowledge(board, one, 200)
+    acknowledge(board, first, 200)
     assert confirmed.value == 300
 
 
 def test_three_replicas_wait_for_two_slaves() -> None:
     confirmed = Watermark()
     board = AckBoard(3, confirmed)
-    one = connect(board, 500, "one")
+    slave = connect(board, 500, "one")
     assert confirmed.value == 0
     connect(board, 100, "two")
     assert confirmed.value == 100
-    board.leave(one)
+    board.leave(slave)
     connect(board, 400, "three")
     assert confirmed.value == 100
     connect(board, 450, "four")
@@ -60,9 +60,9 @@ def test_three_replicas_wait_for_two_slaves() -> None:
 def test_a_slave_that_left_counts_no_more_but_takes_nothing_back() -> None:
     confirmed = Watermark()
     board = AckBoard(2, confirmed)
-    one = connect(board, 100)
-    board.leave(one)
-    board.leave(one)
+    slave = connect(board, 100)
+    board.leave(slave)
+    board.leave(slave)
     assert not board.links
     assert confirmed.value == 100
     connect(board, 40)
@@ -101,25 +101,25 @@ def test_a_report_that_was_late_on_its_way_makes_no_second_replica() -> None:
 def test_two_slaves_of_one_address_count_from_the_first_message_that_both_were_sent() -> None:
     confirmed = Watermark()
     board = AckBoard(3, confirmed)
-    one = connect(board, 100, "host")
-    other = connect(board, 100, "host", offered=100)
+    first = connect(board, 100, "host")
+    second = connect(board, 100, "host", offered=100)
     assert confirmed.value == 0
-    acknowledge(board, one, 101)
+    acknowledge(board, first, 101)
     assert confirmed.value == 0
-    acknowledge(board, other, 101)
+    acknowledge(board, second, 101)
     assert confirmed.value == 101
     connect(board, 300, "host", offered=101)
     assert confirmed.value == 101
-    acknowledge(board, other, 300)
+    acknowledge(board, second, 300)
     assert confirmed.value == 300
 
 
 def test_a_link_remembers_little_however_often_its_neighbours_dial() -> None:
     board = AckBoard(3, Watermark())
-    one = connect(board, 100, "host")
+    link = connect(board, 100, "host")
     for _ in range(1000):
         board.leave(connect(board, 0, "host"))
-    assert len(one.sent_before) == 1
+    assert len(link.sent_before) == 1
 
 
 class Group:
@@ -166,7 +166,7 @@ class Group:
             wire.reports.append(self.held[wire.slave])
 
     def exchange(self, wire: "Wire") -> None:
-        """All of it, as it goes on a good day."""
+        """Make a whole exchange without faults."""
         for step in (self.deliver, self.send, self.read, self.repeat, self.deliver, self.deliver):
             step(wire)
 
@@ -189,13 +189,13 @@ ACTS = ("append", "dial", "exchange", "deliver", "send", "read", "repeat")
 @given(st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 2)), max_size=60))
 def test_what_counts_as_held_is_held_however_slow_the_network(acts: list[tuple[str, int]]) -> None:
     group = Group(slaves=2, needed=2)
-    for act, which in acts:
+    for act, number in acts:
         if act == "append":
             group.end += 1
         elif act == "dial":
-            group.dial(which % 2)
+            group.dial(number % 2)
         elif group.wires:
-            wire = group.wires[-1 - which % len(group.wires)]
+            wire = group.wires[-1 - number % len(group.wires)]
             getattr(group, act)(wire)
         group.check()
 

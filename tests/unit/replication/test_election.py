@@ -1,4 +1,4 @@
-"""Changes of a group's register entry: each that is allowed, and who is refused."""
+"""Changes of a group's register entry: each allowed one, and the refused ones."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from rocketbed.replication.errors import ChangeRefused, Superseded
 
 
 def group(*, members: int = 3, min_in_sync: int = 2, leader: int | None = None) -> GroupEntry:
-    """Three replicas, of which the first are in sync."""
+    """A group of three replicas; the first `in_sync` of them are in sync."""
     entry = GroupEntry(
         "g",
         Policy.MEMORY,
@@ -69,13 +69,13 @@ def test_another_directory_under_a_number_that_counts_is_refused() -> None:
 
 
 def test_another_directory_goes_on_under_a_number_in_a_later_life() -> None:
-    left = fenced(group(), 1)
-    assert not counts(left, 1)
+    after_fence = fenced(group(), 1)
+    assert not counts(after_fence, 1)
     with pytest.raises(ChangeRefused, match="life 1 of replica 1"):
-        registered(left, 1, Replica("new", 1), lossless=True)
-    after = registered(left, 1, Replica("new", 2), lossless=True)
+        registered(after_fence, 1, Replica("new", 1), lossless=True)
+    after = registered(after_fence, 1, Replica("new", 2), lossless=True)
     assert after.replicas[1] == Replica("new", 2)
-    assert (after.in_sync, after.eligible) == (left.in_sync, left.eligible)
+    assert (after.in_sync, after.eligible) == (after_fence.in_sync, after_fence.eligible)
 
 
 def test_who_would_be_a_bad_leader_leads_where_no_other_can() -> None:
@@ -101,17 +101,17 @@ def test_a_leader_changes_the_set() -> None:
     assert (without.in_sync, without.eligible) == ({0: 1, 1: 1}, {})
     alone = altered(without, proposal(without, r0=1))
     assert (alone.in_sync, alone.eligible) == ({0: 1}, {1: 1})
-    again = altered(alone, proposal(alone, r0=1, r2=1))
-    assert (again.in_sync, again.eligible) == ({0: 1, 2: 1}, {})
-    assert again.version == entry.version + 3
+    grown = altered(alone, proposal(alone, r0=1, r2=1))
+    assert (grown.in_sync, grown.eligible) == ({0: 1, 2: 1}, {})
+    assert grown.version == entry.version + 3
 
 
 def test_a_request_of_another_version_or_leader_is_superseded() -> None:
     entry = group(leader=0)
-    asked = proposal(entry, r0=1, r1=1)
-    for other in (fenced(entry, 2), altered(entry, asked), group(leader=1)):
+    proposed = proposal(entry, r0=1, r1=1)
+    for changed in (fenced(entry, 2), altered(entry, proposed), group(leader=1)):
         with pytest.raises(Superseded):
-            altered(other, asked)
+            altered(changed, proposed)
 
 
 def test_a_life_that_is_not_registered_does_not_join() -> None:
@@ -167,9 +167,9 @@ def test_an_election_is_forced_only_where_nobody_complete_is_left() -> None:
     entry, alive = group(members=1), {0: Candidate(1), 2: Candidate(1)}
     with pytest.raises(ChangeRefused, match=r"replicas \[0\] .* have lost nothing"):
         forced(entry, 2, alive)
-    gone = forced(entry, 2, {2: Candidate(1)})
-    assert (gone.leader, gone.in_sync, gone.eligible) == (2, {2: 1}, {})
-    assert gone.unclean == (gone.epoch,)
+    after_force = forced(entry, 2, {2: Candidate(1)})
+    assert (after_force.leader, after_force.in_sync, after_force.eligible) == (2, {2: 1}, {})
+    assert after_force.unclean == (after_force.epoch,)
     lost = registered(entry, 0, Replica("u0", 2), lossless=False)
     assert (lost.in_sync, lost.eligible) == ({}, {})
     assert lost.last_known == {0}

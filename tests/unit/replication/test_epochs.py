@@ -55,9 +55,9 @@ def test_spans_end_where_the_next_begins() -> None:
 
 
 def test_logs_are_the_same_up_to_the_shorter_end_in_their_newest_common_epoch() -> None:
-    other = history((0, 0), (1, 100), (2, 250), (3, 260))
-    assert common_end(other, 280, LONG, 400) == 250
-    assert common_end(LONG, 400, other, 280) == 250
+    second = history((0, 0), (1, 100), (2, 250), (3, 260))
+    assert common_end(second, 280, LONG, 400) == 250
+    assert common_end(LONG, 400, second, 280) == 250
     assert common_end(LONG, 320, LONG, 400) == 320
 
 
@@ -72,15 +72,15 @@ numbers = st.lists(st.integers(0, 30), unique=True, max_size=6).map(sorted)
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Two logs that one leader of each epoch wrote: for each entry its epoch."""
-    one: tuple[int, ...] = ()
-    other: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
+    second: tuple[int, ...] = ()
     for epoch in draw(numbers):
-        leads, follows = (one, other) if draw(st.booleans()) else (other, one)
+        leads, follows = (first, second) if draw(st.booleans()) else (second, first)
         leads += (epoch,) * draw(st.integers(1, 4))
         same = common_end(_history(follows), len(follows), _history(leads), len(leads)) or 0
-        taken = draw(st.integers(same, len(leads)))
-        one, other = leads, leads[:taken] if draw(st.booleans()) else follows
-    return one, other
+        length = draw(st.integers(same, len(leads)))
+        first, second = leads, leads[:length] if draw(st.booleans()) else follows
+    return first, second
 
 
 def _history(log: tuple[int, ...]) -> History:
@@ -89,7 +89,7 @@ def _history(log: tuple[int, ...]) -> History:
 
 @given(logs())
 def test_the_common_end_is_the_common_prefix(pair: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    one, other = pair
-    end = common_end(_history(one), len(one), _history(other), len(other)) or 0
-    assert one[:end] == other[:end]
-    assert one[end : end + 1] != other[end : end + 1] or end == min(len(one), len(other))
+    first, second = pair
+    end = common_end(_history(first), len(first), _history(second), len(second)) or 0
+    assert first[:end] == second[:end]
+    assert first[end : end + 1] != second[end : end + 1] or end == min(len(first), len(second))

@@ -17,10 +17,10 @@ THREE = Shape(3, 2, Policy.MEMORY)
 
 
 def check_walk(seed: int, shape: Shape) -> None:
-    found = walk(seed, shape)
-    if found is not None:
-        text = "\n".join(map(str, shrunk(found, shape)))
-        pytest.fail(f"walk {seed} of {shape}: {fails(found, shape)}\n{text}")
+    counterexample = walk(seed, shape)
+    if counterexample is not None:
+        text = "\n".join(map(str, shrunk(counterexample, shape)))
+        pytest.fail(f"walk {seed} of {shape}: {fails(counterexample, shape)}\n{text}")
 
 
 @pytest.mark.parametrize(("policy", "min_in_sync"), GROUPS)
@@ -39,9 +39,9 @@ def test_no_longer_walk_loses_or_moves_what_was_confirmed(policy: Policy, min_in
 def test_an_outsider_may_cut_what_it_never_heard_is_confirmed() -> None:
     """Its bytes of epoch 1 are confirmed in epoch 3 when it follows the leader of epoch 2."""
     deposed: list[Action] = [("hand_over", 0, 1), ("read", 1), ("promise", 1), ("lead", 1)]
-    again: list[Action] = [("hand_over", 1, 0), *LED[1:], ("leave", 0, 1), ("deliver", 1)]
+    repeated: list[Action] = [("hand_over", 1, 0), *LED[1:], ("leave", 0, 1), ("deliver", 1)]
     cluster = Cluster.of(3, 1, Policy.MEMORY, 2)
-    for action in [*LED, ("write", 0), ("attach", 2, 0), ("fetch", 2, 2), *deposed, *again]:
+    for action in [*LED, ("write", 0), ("attach", 2, 0), ("fetch", 2, 2), *deposed, *repeated]:
         assert cluster.apply(action), action
     assert cluster.apply(("confirm", 0))
     assert cluster.held_of_confirmed(cluster.nodes[2]) == 2
@@ -104,5 +104,5 @@ def test_no_state_of_a_small_group_violates(shape: Shape, limits: Limits, states
 def test_the_search_finds_a_loss_in_the_fewest_actions() -> None:
     name = "a lossy restart is told"
     with RULES[name].removed():
-        _, found = search(Cluster.of(*ALONE), Limits(writes=0, requests=0, fences=0))
-    assert tuple(found) == TRACES[name].actions
+        _, actions = search(Cluster.of(*ALONE), Limits(writes=0, requests=0, fences=0))
+    assert tuple(actions) == TRACES[name].actions

@@ -1,4 +1,4 @@
-"""What a leader confirms, and what it may ask of the register."""
+"""Confirmed offsets of a leader, and its requests to the register."""
 
 from rocketbed.replication.election import Candidate, altered, elected, fenced, registered
 from rocketbed.replication.entry import GroupEntry, Policy, Replica
@@ -8,7 +8,7 @@ START = 100
 
 
 def entry_of(*members: int) -> GroupEntry:
-    """Three replicas led by 0, two of which have to be in sync."""
+    """Entry of three replicas led by 0, two of which have to be in sync."""
     entry = GroupEntry(
         "g",
         Policy.MEMORY,
@@ -94,10 +94,10 @@ def test_a_set_below_its_minimum_grows_although_nothing_can_be_confirmed() -> No
 def test_only_a_newer_version_ends_a_request() -> None:
     view = view_of(0, 1)
     view.acknowledged(2, 1, 300)
-    asked = view.join(2)
+    request = view.join(2)
     assert view.read(view.entry)
-    assert view.pending is asked
-    assert view.read(altered(view.entry, asked))
+    assert view.pending is request
+    assert view.read(altered(view.entry, request))
     assert view.pending is None
     assert view.entry.in_sync == {0: 1, 1: 1, 2: 1}
 
@@ -114,11 +114,11 @@ def test_an_older_entry_is_passed_over() -> None:
 def test_a_refused_request_is_over() -> None:
     view = view_of(0, 1)
     view.acknowledged(2, 1, 300)
-    asked = view.join(2)
-    view.refused(asked)
+    request = view.join(2)
+    view.refused(request)
     assert view.pending is None
     view.leave(1)
-    view.refused(asked)
+    view.refused(request)
     assert view.pending is not None
 
 

@@ -1,4 +1,4 @@
-"""When a controller fences and elects, by what it has heard."""
+"""Times at which a controller fences and elects, by the heartbeats."""
 
 import pytest
 from hypothesis import given
@@ -61,7 +61,7 @@ def test_a_controller_that_has_just_begun_elects_nobody_before_all_can_be_heard(
     assert roll.next(entry, 100.1 + LEASE_S) == Elect({0: both[0]}), "the other is silent again"
     assert roll.next(entry, 101.0) == Wait(None)
     new = group(leader=None, epoch=0, r1=1)
-    assert roll.next(new, 100.2) == Elect(both), "nobody can lead a new group already"
+    assert roll.next(new, 100.2) == Elect(both), "a new group has a candidate already"
 
 
 def test_nobody_is_elected_who_may_not_lead() -> None:
@@ -80,5 +80,5 @@ def test_nobody_is_elected_who_may_not_lead() -> None:
 def test_a_leader_s_lease_ends_before_the_controller_s(
     sent: float, way: float, leader_rate: float, controller_rate: float
 ) -> None:
-    """In true time, whatever the clocks' rates and however long the beat is on its way."""
+    """In true time, whatever the clocks' rates and however long the heartbeat travels."""
     assert sent + LEADER_S / leader_rate < sent + way + LEASE_S / controller_rate

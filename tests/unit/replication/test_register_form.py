@@ -1,4 +1,4 @@
-"""What the register stores of a group: read back as it was, and refused where it was changed."""
+"""Stored form of a group's register entry: read back unchanged, and refused if it was altered."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def entries(draw: st.DrawFn) -> GroupEntry:
     lives = draw(st.dictionaries(st.integers(0, 9), numbers, min_size=1))
     members = draw(st.lists(st.sampled_from(sorted(lives)), unique=True))
     minimum = draw(st.integers(1, 5))
-    rest = [] if len(members) >= minimum else sorted(lives.keys() - set(members))
+    spare = [] if len(members) >= minimum else sorted(lives.keys() - set(members))
     return GroupEntry(
         draw(st.text()),
         draw(st.sampled_from(Policy)),
@@ -41,7 +41,7 @@ def entries(draw: st.DrawFn) -> GroupEntry:
         version=draw(numbers),
         leader=draw(st.sampled_from([None, *members])),
         in_sync={one: lives[one] for one in members},
-        eligible={one: lives[one] for one in rest},
+        eligible={one: lives[one] for one in spare},
         last_known=frozenset(draw(st.lists(st.integers(0, 9)))),
         unclean=tuple(draw(st.lists(numbers))),
         op=draw(st.text()),
@@ -58,7 +58,7 @@ def _instead(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "expected_text"),
     [
         (lambda text: text[:-1], "cannot be read"),
         (lambda text: b"7", "TypeError"),
@@ -78,10 +78,10 @@ def _instead(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     ],
 )
 def test_one_that_was_changed_is_refused_with_the_reason_and_what_to_do(
-    damage: Callable[[bytes], bytes], told: str
+    damage: Callable[[bytes], bytes], expected_text: str
 ) -> None:
     text = dumped(ENTRY)
     assert damage(text) != text
     with pytest.raises(EntryDamaged, match="Bring back a copy") as caught:
         loaded(damage(text), name="g", version=9)
-    assert told in str(caught.value)
+    assert expected_text in str(caught.value)

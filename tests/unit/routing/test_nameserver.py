@@ -71,7 +71,7 @@ def with_nameserver(
 
 
 async def nobody_lives(client: Client) -> None:
-    """Until the last broker is off the routes; in virtual time, so nothing is waited for."""
+    """Wait until the last broker is off the routes, in virtual time."""
     while client.server.table.live:  # noqa: ASYNC110
         await trio.sleep(0.01)
 
@@ -144,12 +144,12 @@ def test_route_keys_are_quoted_for_those_who_ask(version: int, accepts: str, key
 
 def test_a_broker_whose_connection_ends_is_off_the_routes() -> None:
     async def leave(client: Client) -> object:
-        broker, other = await client.connect(), await client.connect()
+        broker, client_link = await client.connect(), await client.connect()
         await client.register(broker)
-        before = await client.ask(other, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+        before = await client.ask(client_link, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
         broker.close()
         await nobody_lives(client)
-        after = await client.ask(other, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+        after = await client.ask(client_link, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
         return before.code, after.code
 
     assert with_nameserver(leave).value == (0, ResponseCode.TOPIC_NOT_EXIST)
@@ -159,11 +159,13 @@ def test_who_asked_to_be_told_and_went_is_forgotten() -> None:
     """Else the nameserver keeps a connection of each client that ever asked for a route."""
 
     async def leave(client: Client) -> object:
-        broker, other = await client.connect(), await client.connect()
+        broker, client_link = await client.connect(), await client.connect()
         await client.register(broker)
-        await client.ask(other, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T", rbNotify="true")
+        await client.ask(
+            client_link, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T", rbNotify="true"
+        )
         before = len(client.server._watching)
-        other.close()
+        client_link.close()
         while len(client.server.server.connections) > 1:  # noqa: ASYNC110, in virtual time
             await trio.sleep(0.01)
         return before, len(client.server._watching)
@@ -195,9 +197,9 @@ def test_key_values_survive_a_restart() -> None:
 
     async def get(client: Client) -> object:
         connection = await client.connect()
-        found = await client.ask(connection, RequestCode.GET_KV_CONFIG, namespace="n", key="k1")
-        gone = await client.ask(connection, RequestCode.GET_KV_CONFIG, namespace="n", key="k2")
-        return found.fields["value"], gone.code, gone.remark
+        present = await client.ask(connection, RequestCode.GET_KV_CONFIG, namespace="n", key="k1")
+        missing = await client.ask(connection, RequestCode.GET_KV_CONFIG, namespace="n", key="k2")
+        return present.fields["value"], missing.code, missing.remark
 
     first = with_nameserver(put, kv_path="/kv/kvConfig.json")
     assert first.value == ResponseCode.SYSTEM_ERROR

@@ -53,11 +53,11 @@ def test_a_topic_is_routed_to_every_broker_that_has_it() -> None:
 
 def test_a_slave_learns_its_live_master() -> None:
     table = registered((who(), topics("T", "U")))
-    found = table.register(who(broker_id=1, port=30911), topics("T", "U"), now_s=0, link="s")
-    assert (found.master_address, found.ha_address) == ("10.0.0.1:10911", "10.0.0.1:10912")
+    first = table.register(who(broker_id=1, port=30911), topics("T", "U"), now_s=0, link="s")
+    assert (first.master_address, first.ha_address) == ("10.0.0.1:10911", "10.0.0.1:10912")
     table.unregister("c", "10.0.0.1:10911")
-    again = table.register(who(broker_id=1, port=30911), topics("T", "U"), now_s=1, link="s")
-    assert again.master_address is None
+    second = table.register(who(broker_id=1, port=30911), topics("T", "U"), now_s=1, link="s")
+    assert second.master_address is None
 
 
 def test_a_first_registration_with_one_topic_is_refused() -> None:
@@ -133,8 +133,8 @@ def test_a_slave_stands_in_for_its_master_where_that_is_asked_for() -> None:
     plain, queues = table.route("T", acting_master=False)
     assert plain[0].broker_addrs == {2: "10.0.0.1:30911"}
     assert queues[0].perm == 4
-    shown, _ = table.route("T", acting_master=True)
-    assert shown[0].broker_addrs == {0: "10.0.0.1:30911"}
+    brokers, _ = table.route("T", acting_master=True)
+    assert brokers[0].broker_addrs == {0: "10.0.0.1:30911"}
 
 
 def test_a_late_registration_of_a_dead_master_takes_nothing_from_the_promoted_one() -> None:
@@ -228,20 +228,20 @@ def test_settings_name_what_is_wrong() -> None:
 
 def test_after_two_masters_the_topics_are_those_of_the_one_that_is_left() -> None:
     """Though its table is as it was when it registered first (soak-swarm 1270008)."""
-    left, other = (who(), topics("T", "U")), who(port=20911)
+    remaining_master, leaving = (who(), topics("T", "U")), who(port=20911)
     own = topics("T", "U")
     own.topic_config_table["T"] = TopicConfig(topic_name="T", write_queue_nums=5)
-    table = registered(left, (other, own), (replace(other, broker_id=1), own))
-    assert table.data_version("c", left[0].address) is None, "it has to register again"
-    table.register(*left, now_s=1, link="left")
+    table = registered(remaining_master, (leaving, own), (replace(leaving, broker_id=1), own))
+    assert table.data_version("c", remaining_master[0].address) is None, "it has to register again"
+    table.register(*remaining_master, now_s=1, link="left")
     _, queues = table.route("T", acting_master=False)
-    queues_own = left[1].topic_config_table["T"].write_queue_nums
+    queues_own = remaining_master[1].topic_config_table["T"].write_queue_nums
     assert [data.write_queue_nums for data in queues] == [queues_own] != [5]
-    assert table.data_version("c", left[0].address) == left[1].data_version
+    assert table.data_version("c", remaining_master[0].address) == remaining_master[1].data_version
 
 
 def test_who_is_master_now_and_was_a_slave_has_its_own_queues() -> None:
-    """In the same process, with the same table, while its master is listed yet."""
+    """In the same process, with the same table, while its master is still listed."""
     own = topics("T", "U")
     own.topic_config_table["T"] = TopicConfig(topic_name="T", write_queue_nums=5)
     slave = who(broker_id=1, port=20911)
@@ -253,9 +253,11 @@ def test_who_is_master_now_and_was_a_slave_has_its_own_queues() -> None:
 def test_one_topic_alone_does_not_stand_for_a_whole_table() -> None:
     """RocketMQ 5 registers just the topic that changed."""
     own = topics("T", "U", counter=3)
-    other = who(port=20911)
+    second_master = who(port=20911)
     table = registered(
-        (other, topics("T", "U")), (who(), own), (other, topics("T", "U", counter=1))
+        (second_master, topics("T", "U")),
+        (who(), own),
+        (second_master, topics("T", "U", counter=1)),
     )
     table.register(who(), topics("N", counter=4), now_s=1, link="own")
     assert table.data_version("c", who().address) is None, "it has to register again"

@@ -33,18 +33,18 @@ KINDS: dict[object, type[Body]] = {
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_recorded_bodies_are_written_as_they_came(session: str) -> None:
-    seen: set[object] = set()
+    kinds: set[object] = set()
     for frame in recorded_frames(session):
         (command,) = FrameReader().feed(frame.data)
         code = frame.about.get("requestCode", command.code)
         kind = KINDS.get((frame.about["direction"], code))
         if kind is None or not command.body:
             continue
-        seen.add(kind)
+        kinds.add(kind)
         body = kind.decode(command.body)
         text = dumps_standard(body.to_json()) if kind is TopicRouteData else body.encode()
         assert text == command.body
-    assert seen == set(KINDS.values())
+    assert kinds == set(KINDS.values())
 
 
 def test_queue_keys_are_objects() -> None:
@@ -95,8 +95,8 @@ def test_what_could_not_be_written_again_is_refused_where_anything_may_stand(val
     text = b'{0:1,"groupName":"g","groupRetryPolicy":{"a":%s}}'
     with pytest.raises(BodyError):
         SubscriptionGroupConfig.decode(text % value)
-    kept = SubscriptionGroupConfig.decode(text % b'[1,2.5,"x",true,null,{}]')
-    assert SubscriptionGroupConfig.decode(kept.encode()) == kept
+    decoded = SubscriptionGroupConfig.decode(text % b'[1,2.5,"x",true,null,{}]')
+    assert SubscriptionGroupConfig.decode(decoded.encode()) == decoded
 
 
 def test_consumer_offsets_with_bare_keys() -> None:

@@ -291,10 +291,10 @@ def test_big_frame_arriving_in_pieces_is_joined_once() -> None:
     body = bytes(range(256)) * 4096
     data = encode(request(10, {"topic": "T"}, body))
     reader = FrameReader()
-    found = []
+    commands = []
     for start in range(0, len(data), 65_536):
-        found += reader.feed(data[start : start + 65_536])
-    assert [command.body for command in found] == [body]
+        commands += reader.feed(data[start : start + 65_536])
+    assert [command.body for command in commands] == [body]
 
 
 def test_deep_header_does_not_recurse() -> None:

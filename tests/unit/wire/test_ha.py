@@ -42,8 +42,8 @@ def test_the_recorded_stream_is_the_recorded_log() -> None:
         position += len(frame.data)
     assert any(not frame.data for frame in frames)
     assert max(len(frame.data) for frame in frames) <= 32 * 1024
-    again = b"".join(encode_transfer(frame.offset, frame.data) for frame in frames)
-    assert again == recorded("ha-classic-c00-s2c.bin")
+    encoded = b"".join(encode_transfer(frame.offset, frame.data) for frame in frames)
+    assert encoded == recorded("ha-classic-c00-s2c.bin")
 
 
 def test_the_recorded_reports_rise_to_the_end_of_the_log() -> None:
@@ -81,20 +81,20 @@ def test_who_speaks() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.binary(max_size=200))), st.integers(1, 40))
 def test_frames_cut_anywhere_read_the_same(frames: list[tuple[int, bytes]], step: int) -> None:
     stream = b"".join(encode_transfer(offset, data) for offset, data in frames)
-    reader, found = TransferReader(), []
+    reader, frames_read = TransferReader(), []
     for at in range(0, len(stream), step):
-        found += reader.feed(stream[at : at + step])
-    assert found == frames
+        frames_read += reader.feed(stream[at : at + step])
+    assert frames_read == frames
     assert reader.pending == 0
 
 
 @given(st.lists(st.integers(0, 2**63 - 1)), st.integers(1, 20))
 def test_reports_cut_anywhere_read_the_same(offsets: list[int], step: int) -> None:
     stream = b"".join(encode_report(offset) for offset in offsets)
-    reader, found = ReportReader(), []
+    reader, offsets_read = ReportReader(), []
     for at in range(0, len(stream), step):
-        found += reader.feed(stream[at : at + step])
-    assert found == offsets
+        offsets_read += reader.feed(stream[at : at + step])
+    assert offsets_read == offsets
 
 
 def test_what_no_peer_would_send_is_refused() -> None:

@@ -131,18 +131,18 @@ def test_one_property_is_found_as_in_all(pairs: list[tuple[str, str]], ended: bo
     text = encode_properties(pairs)
     if not ended:
         text = text.removesuffix("\x02")
-    found = decode_properties(text)
+    properties = decode_properties(text)
     for name in ("KEYS", "TAGS", "UNIQ_KEY"):
         value = find_property(text.encode(), name.encode() + b"\x01")
-        assert value == (found[name].encode() if name in found else None)
+        assert value == (properties[name].encode() if name in properties else None)
 
 
 @given(st.lists(st.sampled_from([b"KEYS", b"\x01", b"\x02", b"a", b"\xff"]), max_size=12))
 def test_odd_property_strings_are_read_alike(parts: list[bytes]) -> None:
     data = b"".join(parts)
     expected = decode_properties(data.decode(errors="surrogateescape")).get("KEYS")
-    found = find_property(data, b"KEYS\x01")
-    assert (found and found.decode(errors="surrogateescape")) == expected
+    value = find_property(data, b"KEYS\x01")
+    assert (value and value.decode(errors="surrogateescape")) == expected
 
 
 def test_index_keys_are_the_unique_key_and_each_part() -> None:

@@ -45,7 +45,7 @@ class Wire:
         return self._arrived.pop(0)
 
     async def is_silent(self, seconds: float) -> bool:
-        """Whether nothing arrives for some (virtual) seconds."""
+        """True if no frame arrives for some (virtual) seconds."""
         with trio.move_on_after(seconds):
             self._arrived.insert(0, await self.receive())
             return False
@@ -140,6 +140,6 @@ def test_the_recorded_client_gets_the_recorded_answers(session_name: str) -> Non
         assert sorted(committed) == [2, 2, 2, 4]
 
     with_node(scenario, "brokerIP2=10.0.0.1")
-    seen = {code for code in compared if code > 0}
-    assert seen == {310, 320, 34, 38, 14, 11, 35}
+    codes = {code for code in compared if code > 0}
+    assert codes == {310, 320, 34, 38, 14, 11, 35}
     assert len(compared) > 25

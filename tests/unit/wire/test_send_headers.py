@@ -31,8 +31,8 @@ def test_what_is_cut_is_joined_to_the_same_header(encoding: Encoding) -> None:
     assert (born_ms, string, int(opaque)) == (1_700_000_000_000, STRING, 77)
     if encoding is not Encoding.JSON:  # whose escapes are resolved
         assert form.join(key, str(born_ms), string, 77) == header
-    other = form.decode(form.join(key, "1700000000001", "a", 78), b"")
-    assert (other.opaque, other.fields["g"], other.fields["i"]) == (78, "1700000000001", "a")
+    decoded = form.decode(form.join(key, "1700000000001", "a", 78), b"")
+    assert (decoded.opaque, decoded.fields["g"], decoded.fields["i"]) == (78, "1700000000001", "a")
     assert form.cut(header_of(encoding, 1234, g="1700000000777"))[0] == key
     assert form.cut(header_of(encoding, e="2"))[0] != key
 

@@ -1,4 +1,4 @@
-"""What a node may count on, checked on the operating system and in the simulator alike."""
+"""Guarantees for a node, checked on the operating system and in the simulator alike."""
 
 import errno
 import os
@@ -57,9 +57,9 @@ def test_a_file_reads_back_what_was_written(run: Runner) -> None:
         file.close()
         with pytest.raises((ValueError, OSError)):
             file.read_at(0, 1)
-        again = world.disk.open(f"{root}/a")
-        assert again.read_at(0, 11) == b"helloworld!"
-        again.close()
+        reopened = world.disk.open(f"{root}/a")
+        assert reopened.read_at(0, 11) == b"helloworld!"
+        reopened.close()
 
     run(body)
 
@@ -268,9 +268,9 @@ def test_the_lock_excludes_until_it_is_released(run: Runner) -> None:
         assert world.disk.open(f"{root}/lock").read_at(0, 10) == b"lock"
         lock.release()
         lock.release()
-        again = world.disk.lock(f"{root}/lock")
-        assert again is not None
-        again.release()
+        second_lock = world.disk.lock(f"{root}/lock")
+        assert second_lock is not None
+        second_lock.release()
 
     run(body)
 
@@ -284,9 +284,9 @@ def test_a_directory_is_locked_without_a_name_in_it(run: Runner) -> None:
         assert world.disk.listdir(f"{root}/d") == []
         lock.release()
         lock.release()
-        again = world.disk.lock_dir(f"{root}/d")
-        assert again is not None
-        again.release()
+        second_lock = world.disk.lock_dir(f"{root}/d")
+        assert second_lock is not None
+        second_lock.release()
 
     run(body)
 
@@ -367,7 +367,7 @@ def test_closing_wakes_who_receives(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         listener = await world.network.listen("localhost", 0)
         stream = await world.network.connect(*listener.address)
-        other = await listener.accept()
+        second_stream = await listener.accept()
 
         async def receive() -> None:
             with pytest.raises(trio.ClosedResourceError):
@@ -378,8 +378,8 @@ def test_closing_wakes_who_receives(run: Runner) -> None:
             await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
             await stream.aclose()
-        assert await other.receive_some() == b""
-        await other.aclose()
+        assert await second_stream.receive_some() == b""
+        await second_stream.aclose()
         await listener.aclose()
 
     run(body)

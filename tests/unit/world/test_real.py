@@ -1,4 +1,4 @@
-"""What only the operating system's world does: cold data, short writes, sockets, its log."""
+"""Behaviour of the operating system's world only: cold data, short writes, sockets, its log."""
 
 import errno
 import logging
@@ -244,9 +244,9 @@ async def peer_of(source: str, listens_on: str) -> tuple[str, int]:
     client = await real_world("client", source).network.connect(listens_on, server.address[1])
     accepted = await server.accept()
     async with client, accepted:
-        seen = real_world("server").network.peer_address(accepted)
+        peer_address = real_world("server").network.peer_address(accepted)
     await server.aclose()
-    return seen
+    return peer_address
 
 
 async def test_connections_go_out_from_the_source() -> None:
@@ -265,15 +265,15 @@ def test_only_one_specific_address_is_a_source() -> None:
 
 
 async def test_sockets_may_be_made_elsewhere() -> None:
-    made: list[socket.socket] = []
+    sockets: list[socket.socket] = []
 
     def make(family: int) -> socket.socket:
-        made.append(socket.socket(family, socket.SOCK_STREAM))
-        return made[-1]
+        sockets.append(socket.socket(family, socket.SOCK_STREAM))
+        return sockets[-1]
 
     network = real_world("elsewhere", new_socket=make).network
     server = await network.listen("127.0.0.1", 0)
     client = await network.connect(*server.address)
-    assert len(made) == 2
+    assert len(sockets) == 2
     await client.aclose()
     await server.aclose()

@@ -1,4 +1,4 @@
-"""The threads that bring files to disk: so many at a time, in order, and nobody waits in vain."""
+"""The threads that sync files: a limited number at a time, in order, and each wait ends."""
 
 import errno
 import os
@@ -30,10 +30,10 @@ class Gate:
 
 
 async def test_calls_are_made_one_at_a_time_and_in_order() -> None:
-    thread, gate, found = SyncThreads(1), Gate(), list[int]()
+    thread, gate, results = SyncThreads(1), Gate(), list[int]()
 
     async def call(number: int) -> None:
-        found.append(await thread.run(gate.pass_through, number))
+        results.append(await thread.run(gate.pass_through, number))
 
     async with trio.open_nursery() as nursery:
         for number in range(5):
@@ -41,7 +41,7 @@ async def test_calls_are_made_one_at_a_time_and_in_order() -> None:
             await trio.testing.wait_all_tasks_blocked()
         assert not gate.done
         gate.open.set()
-    assert gate.done == found == [0, 1, 2, 3, 4]
+    assert gate.done == results == [0, 1, 2, 3, 4]
 
 
 async def test_a_slow_call_does_not_hold_up_the_next_one() -> None:
@@ -56,8 +56,8 @@ async def test_a_slow_call_does_not_hold_up_the_next_one() -> None:
 
 async def test_calls_that_follow_each_other_share_a_thread() -> None:
     threads = SyncThreads(2)
-    found = {await threads.run(threading.get_ident) for _ in range(200)}
-    assert len(found) == 1
+    thread_ids = {await threads.run(threading.get_ident) for _ in range(200)}
+    assert len(thread_ids) == 1
 
 
 def refuse_threads(patch: pytest.MonkeyPatch) -> None:
@@ -87,10 +87,10 @@ async def test_a_thread_that_cannot_be_started_is_the_callers_error_alone(
 async def test_where_no_thread_can_be_started_the_busy_one_has_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    threads, gate, found = SyncThreads(2), Gate(), list[int]()
+    threads, gate, results = SyncThreads(2), Gate(), list[int]()
 
     async def call(number: int) -> None:
-        found.append(await threads.run(gate.pass_through, number))
+        results.append(await threads.run(gate.pass_through, number))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call, 0)
@@ -99,9 +99,9 @@ async def test_where_no_thread_can_be_started_the_busy_one_has_to_do(
         for number in range(1, 4):
             nursery.start_soon(call, number)
         await trio.testing.wait_all_tasks_blocked()
-        assert not found
+        assert not results
         gate.open.set()
-    assert sorted(found) == [0, 1, 2, 3]
+    assert sorted(results) == [0, 1, 2, 3]
     assert await threads.run(len, "two") == 3
 
 
@@ -177,14 +177,14 @@ def test_files_are_synced_in_order_up_to_one_that_fails(body: str, tmp_path: Pat
     try:
         for file in (first, last):
             os.write(file, b"data")
-        for files, found in (
+        for files, expected in (
             ([], (0, 0)),
             ([first], (1, 0)),
             ([first, last], (2, 0)),
             ([first, reader, last], (1, errno.EINVAL)),
             ([1 << 30, first], (0, errno.EBADF)),
         ):
-            assert sync_each(array("i", files).tobytes()) == found
+            assert sync_each(array("i", files).tobytes()) == expected
     finally:
         for file in (first, last, reader, writer):
             os.close(file)

@@ -60,8 +60,8 @@ def test_topics_are_made_changed_and_kept() -> None:
     async def look(session: Session) -> TopicConfig:
         return TopicConfig.decode((await session.ask(351, {"topic": "T"})).body)
 
-    kept = node_run(look, image=crashed.image, boots=2).value
-    assert (kept.read_queue_nums, kept.write_queue_nums, kept.attributes) == (8, 2, {})
+    settings = node_run(look, image=crashed.image, boots=2).value
+    assert (settings.read_queue_nums, settings.write_queue_nums, settings.attributes) == (8, 2, {})
 
 
 def test_list_of_topics_is_all_or_none() -> None:
@@ -118,11 +118,11 @@ def test_a_deleted_topic_loses_queues_and_offsets_for_good() -> None:
     crashed = node_run(delete, crash_at_mark="deleted", kind="kill")
     assert crashed.outcome == "killed"
 
-    async def again(session: Session) -> str:
+    async def send_after(session: Session) -> str:
         assert ("T", 0) not in session.node.store.queues()
         return (await session.send()).fields["queueOffset"]
 
-    assert node_run(again, image=crashed.image).value == "0"
+    assert node_run(send_after, image=crashed.image).value == "0"
 
 
 @pytest.mark.parametrize("path", ["*topics.json*", "*rocketbed.tmp*"])
@@ -133,10 +133,10 @@ def test_a_topic_that_a_full_disk_does_not_let_go_is_there_still(path: str) -> N
         assert isinstance(disk, SimDisk)
         fault = SimFault(operation="write", path=path, error=errno.ENOSPC, times=None)
         disk.faults.append(fault)
-        polls, found = session.node.broker.puller.polls, list[Command]()
+        polls, answers = session.node.broker.puller.polls, list[Command]()
 
         async def pull() -> None:
-            found.append(await session.pull(offset=1, flags=4 | 2, hold_ms=15_000))
+            answers.append(await session.pull(offset=1, flags=4 | 2, hold_ms=15_000))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pull)
@@ -146,8 +146,8 @@ def test_a_topic_that_a_full_disk_does_not_let_go_is_there_still(path: str) -> N
             disk.faults.remove(fault)
             assert (await session.ask(215, {"topic": "T"})).code == 0
             assert (await session.send(body=b"new")).fields["queueOffset"] == "0"
-        told = found[0].code, found[0].fields["nextBeginOffset"]
-        assert told == (ResponseCode.PULL_OFFSET_MOVED, "0")
+        moved = answers[0].code, answers[0].fields["nextBeginOffset"]
+        assert moved == (ResponseCode.PULL_OFFSET_MOVED, "0")
         assert [one.body for one in await session.messages()] == [b"new"]
 
     with_node(scenario)
@@ -211,14 +211,14 @@ def test_groups_are_made_listed_and_deleted() -> None:
 
 
 def test_a_retry_topic_has_as_many_queues_as_a_topic_may_have() -> None:
-    """Of a group that a table brought, or a master."""
+    """The group comes from a table or from a master."""
 
     async def scenario(session: Session) -> None:
         topics = session.node.tables.topics
         topics.create_retry("Huge", 2**31 - 1)
-        made = topics.get("%RETRY%Huge")
-        assert made is not None
-        assert made.write_queue_nums == QUEUES_MAX
+        topic = topics.get("%RETRY%Huge")
+        assert topic is not None
+        assert topic.write_queue_nums == QUEUES_MAX
 
     with_node(scenario)
 

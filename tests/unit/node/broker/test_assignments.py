@@ -115,8 +115,8 @@ def test_entries_of_pop_stay_and_are_answered_as_pull_with_a_warning() -> None:
 
     run = node_run(scenario, NAMED, image=put_file(text))
     assert run.value == [("a", number) for number in range(4)]
-    (told,) = [line for line in run.log if line.event == "config.pop_is_pulled"]
-    assert told.fields == {"topic": "T", "group": "g"}
+    (warning,) = [line for line in run.log if line.event == "config.pop_is_pulled"]
+    assert warning.fields == {"topic": "T", "group": "g"}
 
 
 def test_a_damaged_table_is_left_out_with_a_warning() -> None:
@@ -167,15 +167,15 @@ async def until_routed(server: Nameserver, *brokers: str, topic: str = "T") -> N
 
 @asynccontextmanager
 async def other_broker(session: Session, server: Nameserver) -> AsyncIterator[None]:
-    """A second broker that has T: 16 queues, of which we ask nothing."""
+    """A second broker that has T, with 16 queues that we never ask."""
     async with open_connection(session.world, NAMESERVER) as connection:
         body = RegisterBrokerBody(topic_config_serialize_wrapper=topics("T", "U")).encode()
         fields = {
             "brokerName": "broker-b", "brokerAddr": "10.0.0.9:1", "clusterName": "DefaultCluster",
             "brokerId": "0", "haServerAddr": "10.0.0.9:2",
         }  # fmt: skip
-        found = await connection.request(request(RequestCode.REGISTER_BROKER, fields, body))
-        assert found.code == 0
+        answer = await connection.request(request(RequestCode.REGISTER_BROKER, fields, body))
+        assert answer.code == 0
         await until_routed(server, "broker-a", "broker-b")
         yield
 
@@ -201,8 +201,8 @@ def test_members_share_queues_by_rocketmqs_rules(
     async def scenario(session: Session) -> None:
         async with nameserver(session), member(session, "a"), member(session, "b"):
             for client, numbers in (("a", first), ("b", second)):
-                found = await assigned(session, client, strategy_name=strategy)
-                assert found == [("a", number) for number in numbers]
+                queues = await assigned(session, client, strategy_name=strategy)
+                assert queues == [("a", number) for number in numbers]
 
     assert node_run(scenario, NAMED).outcome == "ended"
 
@@ -243,9 +243,9 @@ def test_without_a_nameserver_the_last_route_counts_or_nothing_changes() -> None
         async with member(session, "a"):
             assert await assigned(session) is None
             async with nameserver(session):
-                known = await assigned(session)
-            assert known == [("a", number) for number in range(4)]
+                before = await assigned(session)
+            assert before == [("a", number) for number in range(4)]
             await trio.sleep(100)  # it is due to be asked for again
-            assert await assigned(session) == known
+            assert await assigned(session) == before
 
     assert node_run(scenario, NAMED).outcome == "ended"

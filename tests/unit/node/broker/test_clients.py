@@ -44,16 +44,16 @@ def test_members_are_told_of_each_other() -> None:
         assert [notice.fields for notice in session.notices] == [{"consumerGroup": "g"}]
         await session.heartbeat()
         assert len(session.notices) == 1
-        told: list[Command] = []
+        notices: list[Command] = []
 
         def note(command: Command, _: Connection) -> None:
-            told.append(command)
+            notices.append(command)
 
         handlers = Handlers(inline={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note})
-        async with open_connection(session.world, (HOST, PORT), handlers) as other:
-            await session.heartbeat("client-2", connection=other)
+        async with open_connection(session.world, (HOST, PORT), handlers) as connection:
+            await session.heartbeat("client-2", connection=connection)
             assert await ids(session) == ["client-1", "client-2"]
-            assert (len(session.notices), len(told)) == (2, 1)
+            assert (len(session.notices), len(notices)) == (2, 1)
         await trio.sleep(1)
         assert await ids(session) == ["client-1"]
         assert len(session.notices) == 3
@@ -116,8 +116,8 @@ def test_heartbeat_version_2() -> None:
         same = await session.heartbeat(fingerprint=7, without_sub=True, topics={})
         assert same.fields["IS_SUB_CHANGE"] == "false"
         assert list(session.node.broker.clients.consumers["g"].subscriptions) == ["T"]
-        other = await session.heartbeat(fingerprint=8, without_sub=True, topics={})
-        assert other.fields["IS_SUB_CHANGE"] == "true"
+        changed = await session.heartbeat(fingerprint=8, without_sub=True, topics={})
+        assert changed.fields["IS_SUB_CHANGE"] == "true"
 
     with_node(scenario)
 

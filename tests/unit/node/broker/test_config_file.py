@@ -36,9 +36,9 @@ async def load(world: World) -> tuple[Any, bool]:
 
 
 def loaded(image: DiskImage) -> tuple[Any, bool]:
-    found = run_solo(load, image=image, boots=2).value
-    assert isinstance(found, tuple)
-    return found
+    result = run_solo(load, image=image, boots=2).value
+    assert isinstance(result, tuple)
+    return result
 
 
 @pytest.mark.parametrize("kind", ["kill", "power"])
@@ -46,25 +46,25 @@ def loaded(image: DiskImage) -> tuple[Any, bool]:
 def test_T11_a_crash_at_any_disk_event_leaves_a_whole_table(kind: str, mode: str) -> None:
     first = run_solo(write, 1, 2).image
     events = run_solo(write, 3, 4, image=first).events
-    seen = set()
+    versions = set()
     for event in range(1, events + 1):
         crashed = run_solo(write, 3, 4, image=first, crash_at=event, kind=kind, mode=mode)
         version, _ = loaded(crashed.image)
         assert version in (2, 3, 4)
-        seen.add(version)
-    assert {2, 3} <= seen
+        versions.add(version)
+    assert {2, 3} <= versions
 
 
 async def write_and_read(world: World, value: dict[str, Any]) -> tuple[bytes, Any]:
     file = ConfigFile(world, DIRECTORY, NAME)
     await file.write(value)
-    again = ConfigFile(world, DIRECTORY, NAME)
+    reopened = ConfigFile(world, DIRECTORY, NAME)
     opened = world.disk.open(f"{DIRECTORY}/{NAME}")
     try:
         text = opened.read_at(0, opened.size())
     finally:
         opened.close()
-    return bytes(text), again.load(lambda read: read)
+    return bytes(text), reopened.load(lambda read: read)
 
 
 @pytest.mark.parametrize("number", [7, 1 << 70])
@@ -113,8 +113,8 @@ def test_an_unreadable_table_is_read_from_its_backup(bad: bytes) -> None:
         await file.write({"version": 3})
         backup = ConfigFile(world, DIRECTORY, f"{NAME}.bak").load(version_of)
         await file.write({"version": 4})
-        kept = ConfigFile(world, DIRECTORY, f"{NAME}.damaged")
-        return backup, kept.read_bytes() if world.disk.exists(kept.path) else None
+        damaged_file = ConfigFile(world, DIRECTORY, f"{NAME}.damaged")
+        return backup, damaged_file.read_bytes() if world.disk.exists(damaged_file.path) else None
 
     is_empty = not bad.strip(b"\0")
     assert run_solo(load_and_write, image=damaged).value == (1, None if is_empty else bad)

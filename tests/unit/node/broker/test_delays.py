@@ -37,8 +37,12 @@ def test_a_delayed_message_comes_when_it_is_due() -> None:
         assert trio.current_time() - began < 11
         messages = await session.messages()
         assert [one.body for one in messages] == [b"now", b"later"]
-        found = messages[1].properties
-        assert (found["REAL_TOPIC"], found["REAL_QID"], found["DELAY"]) == ("T", "0", "3")
+        properties = messages[1].properties
+        assert (properties["REAL_TOPIC"], properties["REAL_QID"], properties["DELAY"]) == (
+            "T",
+            "0",
+            "3",
+        )
         assert (messages[1].topic, messages[1].tags) == ("T", "A")
         (waited,) = await session.messages(SCHEDULE_TOPIC, queue_id=2)
         assert waited.store_timestamp + 10_000 <= messages[1].store_timestamp
@@ -47,10 +51,10 @@ def test_a_delayed_message_comes_when_it_is_due() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("asked", "level"), [("18", 18), ("99", 18), ("+2000000000", 18)])
-def test_a_level_above_the_last_is_the_last(asked: str, level: int) -> None:
+@pytest.mark.parametrize(("level_text", "level"), [("18", 18), ("99", 18), ("+2000000000", 18)])
+def test_a_level_above_the_last_is_the_last(level_text: str, level: int) -> None:
     async def scenario(session: Session) -> None:
-        await session.send("T", b"x", properties={"DELAY": asked, "TIMER_DELAY_SEC": "1"})
+        await session.send("T", b"x", properties={"DELAY": level_text, "TIMER_DELAY_SEC": "1"})
         (waiting,) = await session.messages(SCHEDULE_TOPIC, queue_id=level - 1)
         assert waiting.properties["DELAY"] == str(level)
         assert "TIMER_DELAY_SEC" not in waiting.properties
@@ -113,8 +117,8 @@ def test_a_message_whose_topic_was_deleted_meanwhile_is_dropped_with_a_word() ->
         assert session.node.broker.delays.dropped == 1
 
     run = node_run(scenario)
-    (said,) = [entry for entry in run.log if entry.event == "delays.dropped"]
-    assert "topic 'T' does not exist any more" in str(said.fields["reason"])
+    (dropped,) = [entry for entry in run.log if entry.event == "delays.dropped"]
+    assert "topic 'T' does not exist any more" in str(dropped.fields["reason"])
 
 
 def test_a_message_whose_queue_is_gone_comes_to_another_one_of_its_topic() -> None:
@@ -140,8 +144,8 @@ def test_large_messages_come_in_pieces() -> None:
         for number in range(20):
             await session.send("T", b"%d" % (number % 10) * 200_000, properties={"DELAY": "1"})
         await trio.sleep(5)
-        found = [len(one.body) for one in await session.messages()]
-        assert found == [200_000] * 20
+        sizes = [len(one.body) for one in await session.messages()]
+        assert sizes == [200_000] * 20
 
     with_node(scenario, "mappedFileSizeCommitLog=8388608")
 
@@ -170,7 +174,7 @@ def load(acknowledged: list[bytes]) -> Scenario:
 
 
 async def what_came(session: Session) -> tuple[list[bytes], list[bytes]]:
-    """What waited, and what came, once all that waited is due."""
+    """Return the waiting messages, and those delivered when all are due."""
     await trio.sleep(10)
     waited = await session.messages(SCHEDULE_TOPIC)
     return [one.body for one in waited], [one.body for one in await session.messages()]
@@ -187,27 +191,27 @@ def test_a_crash_neither_loses_nor_repeats_a_delayed_message(flush: str, kind: s
             load(acknowledged), option, crash_at=events * (number + 4) // 17, kind=kind, seed=number
         )
         assert crashed.outcome != "ended"
-        waited, came = node_run(what_came, option, image=crashed.image, boots=2).value
-        assert came == waited, number
-        assert max(Counter(came).values(), default=1) == 1
+        waited, delivered = node_run(what_came, option, image=crashed.image, boots=2).value
+        assert delivered == waited, number
+        assert max(Counter(delivered).values(), default=1) == 1
         if flush == "SYNC_FLUSH" or kind == "kill":
-            assert set(acknowledged) <= set(came), number
+            assert set(acknowledged) <= set(delivered), number
 
 
 @pytest.mark.parametrize("table", [{}, {"1": 10}, {"1": 47}, {"1": 10**6}, {"1": -5}, {"9": 3}])
 def test_the_log_has_the_last_word_on_what_was_delivered(table: dict[str, int]) -> None:
     """Delivered are some thirty; a table may be old, or from a master that was further."""
     image = node_run(load([]), seconds=3.1).image
-    waited, came = node_run(what_came, image=with_table(image, table)).value
-    assert came == waited
-    assert len(came) > 40
+    waited, delivered = node_run(what_came, image=with_table(image, table)).value
+    assert delivered == waited
+    assert len(delivered) > 40
 
 
 @pytest.mark.parametrize("table", [{}, {"2": 3}])
 def test_what_waits_before_a_message_of_a_deleted_topic_comes_after_a_start(
     table: dict[str, int],
 ) -> None:
-    """Nobody is to get that one, which does not say that those before it were delivered."""
+    """That one is never delivered, which does not mean that earlier ones were."""
 
     async def scenario(session: Session) -> None:
         await session.send("T", b"first", properties={"DELAY": "2"})
@@ -244,9 +248,9 @@ def test_a_table_that_is_lost_is_in_the_log(indexed: str) -> None:
             node_run(what_came, option, image=image)
         assert refused.group_contains(TableLost, match="restore either of them")
     else:
-        waited, came = node_run(what_came, option, image=image).value
-        assert came == waited
-        assert len(came) > 40
+        waited, delivered = node_run(what_came, option, image=image).value
+        assert delivered == waited
+        assert len(delivered) > 40
 
 
 def with_table(image: DiskImage, table: dict[str, int]) -> DiskImage:
@@ -262,16 +266,16 @@ def with_table(image: DiskImage, table: dict[str, int]) -> DiskImage:
 
 
 def test_a_stop_leaves_rocketmq_the_offsets() -> None:
-    """Its brokers go by them alone."""
+    """Its brokers use only these."""
     image = node_run(load([])).image
-    found: dict[str, object] = {}
+    table: dict[str, object] = {}
 
     async def look(world: World) -> None:
         file = world.disk.open(TABLE)
-        found.update(json.loads(file.read_at(0, file.size())))
+        table.update(json.loads(file.read_at(0, file.size())))
 
     run_solo(look, image=image)
-    assert found["offsetTable"] == {"1": COUNT}
+    assert table["offsetTable"] == {"1": COUNT}
 
 
 def test_a_failing_read_delays_what_is_due_and_no_more() -> None:
@@ -304,8 +308,8 @@ def test_one_that_was_dropped_hides_none_behind_it(table: dict[str, int]) -> Non
         assert len(await session.messages()) == 31
 
     image = node_run(scenario).image
-    _, came = node_run(what_came, image=with_table(image, table)).value
-    assert len(came) == 31
+    _, delivered = node_run(what_came, image=with_table(image, table)).value
+    assert len(delivered) == 31
 
 
 def test_many_with_one_key_come_once() -> None:
@@ -317,8 +321,8 @@ def test_many_with_one_key_come_once() -> None:
             await session.send("T", b"plain", properties={"UNIQ_KEY": "one"})
 
     image = node_run(scenario).image
-    _, came = node_run(what_came, image=with_table(image, {"1": 40})).value
-    assert len(came) == 250
+    _, delivered = node_run(what_came, image=with_table(image, {"1": 40})).value
+    assert len(delivered) == 250
 
 
 @pytest.mark.parametrize("seconds", [1.6, 2.1, 2.6])
@@ -330,8 +334,8 @@ def test_messages_that_are_all_the_same_come_each(seconds: float) -> None:
         await trio.sleep(3)
 
     image = node_run(scenario, seconds=seconds).image
-    waited, came = node_run(what_came, image=image).value
-    assert len(came) == len(waited) > 20
+    waited, delivered = node_run(what_came, image=image).value
+    assert len(delivered) == len(waited) > 20
 
 
 @pytest.mark.slow
@@ -351,9 +355,9 @@ def test_hundreds_that_are_the_same_within_a_second_come_each(kinds: int) -> Non
         at = events * (20 - number) // 20
         crashed = node_run(scenario, crash_at=at, kind="kill", seed=number)
         before = node_run(look_at_once, image=crashed.image, boots=2).value
-        waited, came = node_run(what_came, image=crashed.image, boots=2).value
+        waited, delivered = node_run(what_came, image=crashed.image, boots=2).value
         partly += 0 < before < len(waited)
-        assert Counter(came) == Counter(waited), number
+        assert Counter(delivered) == Counter(waited), number
     assert partly
 
 
@@ -374,13 +378,13 @@ def test_a_clock_that_is_behind_makes_nothing_come_early() -> None:
             await session.send("T", b"%d" % number, properties={"DELAY": "3"})
             await trio.sleep(0.4)
         await trio.sleep(8)
-        came: dict[bytes, float] = {}
+        delays_s: dict[bytes, float] = {}
         for _ in range(80):
-            for one in await session.messages():
-                came.setdefault(one.body, trio.current_time() - began)
+            for message in await session.messages():
+                delays_s.setdefault(message.body, trio.current_time() - began)
             await trio.sleep(0.05)
         for number in range(3):
-            assert 9.9 < came[b"%d" % number] - 0.4 * number < 11.5
+            assert 9.9 < delays_s[b"%d" % number] - 0.4 * number < 11.5
 
     node_run(after, image=node_run(before).image)
 
@@ -497,8 +501,8 @@ def test_what_retention_took_is_told() -> None:
         assert session.node.broker.delays.dropped == 3
 
     run = node_run(scenario, *settings, seconds=20_000)
-    (said,) = [entry for entry in run.log if entry.event == "delays.expired"]
-    assert (said.fields["messages"], said.fields["delay_level"]) == (3, 18)
+    (expired,) = [entry for entry in run.log if entry.event == "delays.expired"]
+    assert (expired.fields["messages"], expired.fields["delay_level"]) == (3, 18)
 
 
 @pytest.mark.parametrize("levels", ["1x", "1s,5s", "-5s 1s", "s"])
@@ -511,7 +515,7 @@ def test_levels_that_are_none_are_refused_at_the_start(levels: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("waiting", "came", "known"),
+    ("waiting", "delivered", "expected"),
     [
         ([10], [], []),
         ([10], [11], [10]),
@@ -526,9 +530,9 @@ def test_levels_that_are_none_are_refused_at_the_start(levels: str) -> None:
     ],
 )
 def test_a_copy_is_of_a_message_that_waited_before_it(
-    waiting: list[int], came: list[int], known: list[int]
+    waiting: list[int], delivered: list[int], expected: list[int]
 ) -> None:
     """An index that was damaged for a while made some come twice; when they were sent back these
     counted as delivered, and one between them never came (swarm seed 1465018)."""
-    asked = waiting or [10]
-    assert [at for at in asked if was_delivered(at, waiting, came)] == known
+    positions = waiting or [10]
+    assert [at for at in positions if was_delivered(at, waiting, delivered)] == expected

@@ -1,4 +1,4 @@
-"""What tools ask about topics, groups and their members (broker.md 8.2)."""
+"""Requests of tools about topics, groups and their members (broker.md 8.2)."""
 
 import json
 import struct
@@ -29,9 +29,9 @@ def queue(number: int = 0, topic: str = "T") -> MessageQueue:
 
 
 async def consume_stats(session: Session, group: str = "g", **fields: str) -> ConsumeStats:
-    found = await session.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, **fields})
-    assert found.code == 0
-    return ConsumeStats.decode(found.body)
+    answer = await session.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, **fields})
+    assert answer.code == 0
+    return ConsumeStats.decode(answer.body)
 
 
 async def sent(session: Session, count: int, topic: str = "T") -> int:
@@ -48,8 +48,8 @@ async def sent(session: Session, count: int, topic: str = "T") -> int:
 def test_bounds_and_last_times_of_a_topics_queues() -> None:
     async def scenario(session: Session) -> None:
         at_ms = await sent(session, 3)
-        found = await session.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
-        table = TopicStatsTable.decode(found.body).offset_table
+        answer = await session.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+        table = TopicStatsTable.decode(answer.body).offset_table
         assert sorted(table) == [queue(number) for number in range(4)]
         row = table[queue()]
         assert (row.min_offset, row.max_offset) == (0, 3)
@@ -65,9 +65,9 @@ def test_bounds_and_last_times_of_a_topics_queues() -> None:
 def test_how_many_messages_a_second_a_topic_gets_and_a_group_commits() -> None:
     async def scenario(session: Session) -> None:
         async def rates() -> tuple[float, float]:
-            found = await session.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+            answer = await session.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
             stats = await consume_stats(session)
-            return TopicStatsTable.decode(found.body).topic_put_tps, stats.consume_tps
+            return TopicStatsTable.decode(answer.body).topic_put_tps, stats.consume_tps
 
         await session.heartbeat(topics={"T": "*"})
         for number in range(20):  # one in 5 s, and a commit of half a message
@@ -94,8 +94,8 @@ def test_where_a_group_stands() -> None:
         assert at_ms - 6000 < row.last_timestamp < at_ms
         assert table[queue(1)].consumer_offset == 0
         assert {one.topic for one in table} == {"T"}
-        other = await consume_stats(session, topic="U")
-        assert other.offset_table == {}
+        statistics = await consume_stats(session, topic="U")
+        assert statistics.offset_table == {}
 
     with_node(scenario)
 
@@ -108,8 +108,8 @@ def test_a_topic_that_a_group_has_left_is_not_shown_while_it_reads_another() -> 
         await session.commit("g", "T", 1)
         await session.commit("g", "U", 1)
         assert {one.topic for one in (await consume_stats(session)).offset_table} == {"T"}
-        found = await session.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "g"})
-        assert TopicList.decode(found.body).topic_list == ["T", "U"]
+        answer = await session.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "g"})
+        assert TopicList.decode(answer.body).topic_list == ["T", "U"]
 
     with_node(scenario)
 
@@ -120,20 +120,20 @@ def test_groups_of_a_topic_are_those_with_positions_and_those_that_read_it() -> 
         await session.heartbeat("a", group="g", topics={"U": "*"})
         await session.commit("g", "T", 1)
         await session.heartbeat("b", group="h", topics={"T": "*"})
-        found = await session.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
-        assert GroupList.decode(found.body).group_list == ["g", "h"]
+        answer = await session.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
+        assert GroupList.decode(answer.body).group_list == ["g", "h"]
 
     with_node(scenario)
 
 
 def test_system_topics() -> None:
     async def scenario(session: Session) -> None:
-        found = await session.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-        names = TopicList.decode(found.body).topic_list
+        answer = await session.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        names = TopicList.decode(answer.body).topic_list
         assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} <= set(names)
         await sent(session, 1)
-        found = await session.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-        assert TopicList.decode(found.body).topic_list == names
+        answer = await session.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        assert TopicList.decode(answer.body).topic_list == names
 
     with_node(scenario)
 
@@ -147,8 +147,8 @@ def test_members_of_groups() -> None:
         none = await session.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "x"})
         assert (none.code, none.remark) == (1, "the producer group[x] not exist")
         await session.heartbeat("one", topics={"T": "a || b"})
-        found = await session.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"})
-        group = ConsumerConnection.decode(found.body)
+        answer = await session.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"})
+        group = ConsumerConnection.decode(answer.body)
         (member,) = group.connection_set
         assert member.client_id == "one"
         assert member.client_addr.startswith(f"{HOST}:")
@@ -164,10 +164,10 @@ def test_members_of_groups() -> None:
 
 def test_a_member_says_what_it_does() -> None:
     async def scenario(session: Session) -> None:
-        asked: list[Command] = []
+        inquiries: list[Command] = []
 
         def say(command: Command, _: Connection) -> Command | None:
-            asked.append(command)
+            inquiries.append(command)
             silent = command.fields["jstackEnable"] == "true"
             return None if silent else answer(command, 0, None, {}, b'{"properties":{}}')
 
@@ -176,11 +176,11 @@ def test_a_member_says_what_it_does() -> None:
             return await session.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
 
         handlers = Handlers(inline={RequestCode.GET_CONSUMER_RUNNING_INFO: say})
-        async with open_connection(session.world, (HOST, PORT), handlers) as other:
-            await session.heartbeat("two", topics={"T": "*"}, connection=other)
-            said = await running_info("two")
-            assert (said.code, said.body) == (0, b'{"properties":{}}')
-            assert asked[0].fields["clientId"] == "two"
+        async with open_connection(session.world, (HOST, PORT), handlers) as connection:
+            await session.heartbeat("two", topics={"T": "*"}, connection=connection)
+            reply = await running_info("two")
+            assert (reply.code, reply.body) == (0, b'{"properties":{}}')
+            assert inquiries[0].fields["clientId"] == "two"
             began = trio.current_time()
             silent = await running_info("two", stack=True)
             assert silent.code == ResponseCode.CONSUME_MSG_TIMEOUT
@@ -209,9 +209,9 @@ def test_positions_of_one_group_for_another() -> None:
 def test_slaves_of_rocketmq_hear_that_no_timer_waits() -> None:
     async def scenario(session: Session) -> None:
         checkpoint = await session.ask(RequestCode.GET_TIMER_CHECK_POINT)
-        looked_ms, *rest = struct.unpack(">7q", checkpoint.body)
+        looked_ms, *zeros = struct.unpack(">7q", checkpoint.body)
         assert 0 <= session.world.clock.wall_ms() - looked_ms < 1000
-        assert rest == [0] * 6
+        assert zeros == [0] * 6
         metrics = await session.ask(RequestCode.GET_TIMER_METRICS)
         assert json.loads(metrics.body)["timingCount"] == {}
 

@@ -36,10 +36,10 @@ async def test_offsets_are_brought_down_to_the_ends_of_their_queues(tmp_path: Pa
         "%LMQ%light@h": {0: 5},
     }
     await offsets.save()
-    again = Offsets(real_world("test"), config)
-    again.load()
-    assert again.body().offset_table == offsets.body().offset_table
-    assert again.bring_down(queue_max) == 0
+    reloaded = Offsets(real_world("test"), config)
+    reloaded.load()
+    assert reloaded.body().offset_table == offsets.body().offset_table
+    assert reloaded.bring_down(queue_max) == 0
 
 
 async def test_the_end_of_a_queue_is_asked_for_once_for_all_groups(tmp_path: Path) -> None:
@@ -47,14 +47,14 @@ async def test_the_end_of_a_queue_is_asked_for_once_for_all_groups(tmp_path: Pat
     for group in ("g", "h", "i"):
         offsets.commit(group, "T", 0, 11)
         offsets.commit(group, "U", 0, 7)
-    asked = []
+    calls = []
 
     def queue_max_once(topic: str, queue_id: int) -> int:
-        asked.append((topic, queue_id))
+        calls.append((topic, queue_id))
         return queue_max(topic, queue_id)
 
     assert offsets.bring_down(queue_max_once) == 3
-    assert asked == [("T", 0), ("U", 0)]
+    assert calls == [("T", 0), ("U", 0)]
 
 
 async def test_who_follows_hears_what_was_brought_down(tmp_path: Path) -> None:

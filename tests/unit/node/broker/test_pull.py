@@ -139,8 +139,8 @@ def test_pull_without_expression_uses_the_heartbeat() -> None:
         assert bodies(answer) == [b"B"]
         newer = await session.pull(flags=0, subVersion=6)
         assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
-        other = await session.pull("BenchmarkTest", flags=0)
-        assert other.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        disabled = await session.pull("BenchmarkTest", flags=0)
+        assert disabled.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
     with_node(scenario)
 
@@ -162,19 +162,19 @@ def test_commit_flag_stores_the_offset() -> None:
 def test_a_held_pull_is_answered_by_the_next_message() -> None:
     async def scenario(session: Session) -> None:
         await fill(session, 1)
-        found: list[Command] = []
+        answers: list[Command] = []
 
         async def pull() -> None:
-            found.append(await session.pull(offset=1, flags=4 | 2, hold_ms=15_000))
+            answers.append(await session.pull(offset=1, flags=4 | 2, hold_ms=15_000))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pull)
             await trio.sleep(3)
-            assert not found
+            assert not answers
             assert len(session.node.broker.puller.polls) == 1
             sent_at = trio.current_time()
             await session.send(body=b"new")
-        assert bodies(found[0]) == [b"new"]
+        assert bodies(answers[0]) == [b"new"]
         assert trio.current_time() - sent_at < 0.1
         assert len(session.node.broker.puller.polls) == 0
 
@@ -194,16 +194,18 @@ def test_a_held_pull_is_answered_when_its_time_is_over() -> None:
 def test_messages_that_do_not_fit_only_advance_a_held_pull() -> None:
     async def scenario(session: Session) -> None:
         await fill(session, 1)
-        found: list[Command] = []
+        answers: list[Command] = []
 
         async def pull() -> None:
-            found.append(await session.pull(offset=1, flags=4 | 2, hold_ms=30_000, expression="A"))
+            answers.append(
+                await session.pull(offset=1, flags=4 | 2, hold_ms=30_000, expression="A")
+            )
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pull)
             await trio.sleep(1)
             await session.send(body=b"other", properties={"TAGS": "B"})
-        assert (found[0].code, found[0].fields["nextBeginOffset"]) == (20, "2")
+        assert (answers[0].code, answers[0].fields["nextBeginOffset"]) == (20, "2")
         assert trio.current_time() < 8
 
     with_node(scenario)
@@ -233,7 +235,7 @@ def test_more_pulls_than_the_limit_are_answered_at_once() -> None:
 
 
 def test_a_peer_that_does_not_read_has_no_more_made_for_it_than_fits_its_outbox() -> None:
-    """As if a consumer with many held pulls stopped: one large message wakes them all."""
+    """A consumer with many held pulls stops reading: one large message wakes them all."""
 
     async def scenario(session: Session) -> None:
         await fill(session, 1)
@@ -267,10 +269,10 @@ def test_pulls_of_a_closed_connection_are_forgotten() -> None:
     async def scenario(session: Session) -> None:
         await fill(session, 1)
         polls = session.node.broker.puller.polls
-        async with open_connection(session.world, (HOST, PORT)) as other:
+        async with open_connection(session.world, (HOST, PORT)) as connection:
             fields = pull_fields(offset=1, flags=4 | 2, hold_ms=100_000)
             with pytest.raises(RequestTimeout):
-                await other.request(request(11, fields), timeout_s=1)
+                await connection.request(request(11, fields), timeout_s=1)
             assert len(polls) == 1
         await trio.sleep(3)
         assert len(polls) == 0
@@ -286,8 +288,8 @@ def test_slave_serves_reads_and_sends_readers_to_a_living_master() -> None:
         alone = await session.pull(offset=5)
         assert (alone.code, alone.fields["nextBeginOffset"]) == (20, "5")
         session.node.broker.puller.is_master_alive = lambda: True
-        beside = await session.pull(offset=0, flags=4 | 2, hold_ms=9_000)
-        assert (beside.code, beside.fields["suggestWhichBrokerId"]) == (20, "0")
+        second_pull = await session.pull(offset=0, flags=4 | 2, hold_ms=9_000)
+        assert (second_pull.code, second_pull.fields["suggestWhichBrokerId"]) == (20, "0")
 
     with_node(scenario, "brokerRole=SLAVE", "brokerId=1")
 
@@ -295,11 +297,11 @@ def test_slave_serves_reads_and_sends_readers_to_a_living_master() -> None:
 def test_the_second_port_serves_all_but_pulls() -> None:
     async def scenario(session: Session) -> None:
         await fill(session, 1)
-        async with open_connection(session.world, (HOST, PORT - 2)) as other:
-            sent = await other.request(request(310, send_fields(), b"second port"))
+        async with open_connection(session.world, (HOST, PORT - 2)) as connection:
+            sent = await connection.request(request(310, send_fields(), b"second port"))
             assert sent.fields["queueOffset"] == "1"
-            assert (await other.request(request(RequestCode.GET_ALL_TOPIC_CONFIG))).code == 0
-            refused = await other.request(request(11, pull_fields()))
+            assert (await connection.request(request(RequestCode.GET_ALL_TOPIC_CONFIG))).code == 0
+            refused = await connection.request(request(11, pull_fields()))
             assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
     with_node(scenario)
@@ -327,10 +329,10 @@ def test_cold_records_are_read_in_a_task_of_their_own() -> None:
         store.read_cached = lambda ranges: None  # type: ignore[method-assign]
         assert bodies(await session.pull()) == [b"0", b"1", b"2"]
 
-        async def gone(ranges: object) -> bytes:
+        async def read_nothing(ranges: object) -> bytes:
             return b""
 
-        store.read = gone  # type: ignore[method-assign]
+        store.read = read_nothing  # type: ignore[method-assign]
         answer = await session.pull()
         assert (answer.code, answer.remark) == (20, "MESSAGE_WAS_REMOVING")
         assert answer.fields["nextBeginOffset"] == "3"

@@ -13,12 +13,12 @@ QUEUE = {"topic": "T", "queueId": "0"}
 
 
 async def fill(session: Session, count: int = 3, **changes: Any) -> list[Command]:
-    found = []
+    answers = []
     for number in range(count):
-        found.append(await session.send(body=b"%d" % number, **changes))
+        answers.append(await session.send(body=b"%d" % number, **changes))
         await trio.sleep(1)
     await session.node.store.dispatched.wait_for(session.node.store.max_offset)
-    return found
+    return answers
 
 
 def test_bounds() -> None:
@@ -59,8 +59,8 @@ def test_message_by_id() -> None:
     async def scenario(session: Session) -> None:
         sent = await fill(session)
         _, _, offset = parse_offset_message_id(sent[1].fields["msgId"])
-        found = await session.ask(33, {"offset": str(offset)})
-        assert [message.body for message in decode_messages(found.body)] == [b"1"]
+        actual = await session.ask(33, {"offset": str(offset)})
+        assert [message.body for message in decode_messages(actual.body)] == [b"1"]
         for wrong in (offset + 1, -1, 1 << 50):
             answer = await session.ask(33, {"offset": str(wrong)})
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -85,11 +85,11 @@ def test_query_by_key_and_time() -> None:
         await fill(session, 4, properties={"KEYS": "k1 k2"})
         await session.send(body=b"u", properties={"UNIQ_KEY": "UNIQUE"})
         await session.node.store.dispatched.wait_for(session.node.store.max_offset)
-        found = await session.ask(12, query("k2"))
-        bodies = [message.body for message in decode_messages(found.body)]
+        answer = await session.ask(12, query("k2"))
+        bodies = [message.body for message in decode_messages(answer.body)]
         assert bodies == [b"0", b"1", b"2", b"3"]
-        assert int(found.fields["indexLastUpdateTimestamp"]) > 0
-        assert "indexLastUpdatePhyoffset" in found.fields
+        assert int(answer.fields["indexLastUpdateTimestamp"]) > 0
+        assert "indexLastUpdatePhyoffset" in answer.fields
         two = await session.ask(12, query("k1", maxNum="2"))
         assert len(decode_messages(two.body)) == 2
         unique = await session.ask(12, query("UNIQUE", _UNIQUE_KEY_QUERY="true", indexType="U"))
@@ -114,8 +114,8 @@ def test_query_by_tag_as_clients_of_rocketmq_5_5_ask_it() -> None:
         await session.send(body=b"2", properties={"KEYS": "red"})
         await store.dispatched.wait_for(store.max_offset)
         for index_type, bodies in (("T", [b"1"]), ("K", [b"2"]), ("?", [b"2"])):
-            found = await session.ask(12, query("red", indexType=index_type))
-            assert [message.body for message in decode_messages(found.body)] == bodies
+            answer = await session.ask(12, query("red", indexType=index_type))
+            assert [message.body for message in decode_messages(answer.body)] == bodies
 
     with_node(scenario)
 
@@ -125,21 +125,21 @@ def test_query_gives_at_most_64() -> None:
         for _ in range(70):
             await session.send(properties={"KEYS": "same"})
         await session.node.store.dispatched.wait_for(session.node.store.max_offset)
-        found = await session.ask(12, query("same", maxNum="1000"))
-        assert len(decode_messages(found.body)) == 64
+        answer = await session.ask(12, query("same", maxNum="1000"))
+        assert len(decode_messages(answer.body)) == 64
 
     with_node(scenario)
 
 
 def test_a_record_is_found_as_often_as_it_names_the_key() -> None:
-    """As upstream: the fixtures' `multi-1` is such a key."""
+    """Upstream does the same: the fixtures' `multi-1` is such a key."""
 
     async def scenario(session: Session) -> None:
         for number in range(2):
             await session.send(body=b"%d" % number, properties={"KEYS": "same other same"})
         await session.node.store.dispatched.wait_for(session.node.store.max_offset)
-        found = await session.ask(12, query("same"))
-        bodies = [message.body for message in decode_messages(found.body)]
+        answer = await session.ask(12, query("same"))
+        bodies = [message.body for message in decode_messages(answer.body)]
         assert bodies == [b"0", b"0", b"1", b"1"]
 
     with_node(scenario)
@@ -155,8 +155,8 @@ def test_a_record_that_two_index_files_hold_is_found_once() -> None:
         store._parts.index.put_all([store._dispatcher.last])
         store._parts.index.drain()
         assert len(store._parts.index.files) == 2
-        found = await session.ask(12, query("same"))
-        bodies = [message.body for message in decode_messages(found.body)]
+        answer = await session.ask(12, query("same"))
+        bodies = [message.body for message in decode_messages(answer.body)]
         assert bodies == [b"0", b"1", b"2"]
 
     with_node(scenario, "maxIndexNum=7")
@@ -165,21 +165,21 @@ def test_a_record_that_two_index_files_hold_is_found_once() -> None:
 def test_consumer_offsets() -> None:
     async def scenario(session: Session) -> None:
         await fill(session)
-        asked = {"consumerGroup": "g", **QUEUE}
-        young = await session.ask(14, asked)
+        fields = {"consumerGroup": "g", **QUEUE}
+        young = await session.ask(14, fields)
         assert young.fields == {"offset": "0"}
-        strict = await session.ask(14, {**asked, "setZeroIfNotFound": "false"})
+        strict = await session.ask(14, {**fields, "setZeroIfNotFound": "false"})
         assert strict.code == ResponseCode.QUERY_NOT_FOUND
-        empty = await session.ask(14, {**asked, "queueId": "1"})
+        empty = await session.ask(14, {**fields, "queueId": "1"})
         assert empty.code == ResponseCode.QUERY_NOT_FOUND
         unknown = await session.commit("g", "T", 2)
         assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         await session.heartbeat()
         assert (await session.commit("g", "T", 2)).code == 0
-        assert (await session.ask(14, asked)).fields == {"offset": "2"}
+        assert (await session.ask(14, fields)).fields == {"offset": "2"}
         assert (await session.commit("g", "T", -1)).code == 0
         assert (await session.commit("g", "T", 1)).code == 0
-        assert (await session.ask(14, asked)).fields == {"offset": "1"}
+        assert (await session.ask(14, fields)).fields == {"offset": "1"}
         assert (await session.commit("g", "N", 1)).code == ResponseCode.TOPIC_NOT_EXIST
         assert (await session.commit("g", "T", 1, queue_id=-1)).code == 29
 

@@ -33,9 +33,9 @@ async def reset(session: Session, time_ms: int = 0, **changes: Any) -> Command:
     return await session.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
 
 
-def table(found: Command) -> dict[int, int]:
-    assert found.code == 0, found.remark
-    offsets = QueueOffsets.decode(found.body).offset_table
+def table(answer: Command) -> dict[int, int]:
+    assert answer.code == 0, answer.remark
+    offsets = QueueOffsets.decode(answer.body).offset_table
     return {queue.queue_id: offset for queue, offset in offsets.items()}
 
 
@@ -131,7 +131,7 @@ def test_one_queue_to_an_offset_that_exists() -> None:
 def test_what_does_not_exist(changes: dict[str, Any], code: int, remark: str) -> None:
     async def scenario(session: Session) -> None:
         await prepare(session)
-        found = await reset(session, **changes)
-        assert (found.code, found.remark) == (code, remark)
+        answer = await reset(session, **changes)
+        assert (answer.code, answer.remark) == (code, remark)
 
     with_node(scenario)

@@ -295,8 +295,8 @@ def test_a_message_to_a_new_topic_outlives_a_power_cut_right_after_its_answer() 
     async def look(session: Session) -> list[bytes]:
         return [message.body for message in await session.messages("New")]
 
-    again = node_run(look, "flushDiskType=SYNC_FLUSH", image=crashed.image, boots=2)
-    assert again.value[:1] == [b"kept"]
+    run_after = node_run(look, "flushDiskType=SYNC_FLUSH", image=crashed.image, boots=2)
+    assert run_after.value[:1] == [b"kept"]
 
 
 def test_without_automatic_creation_an_unknown_topic_is_refused() -> None:
@@ -494,13 +494,13 @@ def test_many_in_flight_are_all_answered_in_order_of_their_offsets() -> None:
         await session.send()
         offsets: list[int] = []
 
-        async def one() -> None:
+        async def send_one() -> None:
             answer = await session.send(properties={"UNIQ_KEY": "U"})
             offsets.append(int(answer.fields["queueOffset"]))
 
         async with trio.open_nursery() as nursery:
             for _ in range(64):
-                nursery.start_soon(one)
+                nursery.start_soon(send_one)
         assert sorted(offsets) == list(range(1, 65))
 
     with_node(scenario)

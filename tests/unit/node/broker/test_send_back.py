@@ -31,25 +31,25 @@ async def one_message(session: Session, **more: Any) -> StoredMessage:
 async def next_of(session: Session, topic: str, after: int = 0) -> StoredMessage:
     """The message of a topic's first queue at an offset, once it is there."""
     written = session.node.store.written
-    while len(found := await session.messages(topic)) <= after:
+    while len(messages := await session.messages(topic)) <= after:
         await written.wait_above(written.value)
-    return found[after]
+    return messages[after]
 
 
 def test_who_means_another_message_than_the_one_that_stands_there_is_refused() -> None:
     """It was given by another master, or before a loss (seed 1271510)."""
 
     async def scenario(session: Session) -> None:
-        other = await one_message(session, properties={"UNIQ_KEY": "A1"})
+        unrelated = await one_message(session, properties={"UNIQ_KEY": "A1"})
         message = await one_message(session, properties={"UNIQ_KEY": "A2"})
-        for wrong in ("A1", other.offset_message_id):
+        for wrong in ("A1", unrelated.offset_message_id):
             answer = await send_back(session, message, originMsgId=wrong)
             assert (answer.code, wrong in (answer.remark or "")) == (1, True)
         for right in ("A2", message.offset_message_id, ""):
             assert (await send_back(session, message, originMsgId=right)).code == 0
-        again = await next_of(session, "%RETRY%g", 2)
-        for right in ("A2", again.offset_message_id, message.offset_message_id):
-            assert (await send_back(session, again, originMsgId=right)).code == 0
+        second_retry = await next_of(session, "%RETRY%g", 2)
+        for right in ("A2", second_retry.offset_message_id, message.offset_message_id):
+            assert (await send_back(session, second_retry, originMsgId=right)).code == 0
 
     with_node(scenario)
 
@@ -64,9 +64,13 @@ def test_a_message_comes_again_later_each_time_and_then_is_dead() -> None:
             message = await next_of(session, "%RETRY%g", number)
             assert wait_s <= trio.current_time() - began < wait_s + 2
             assert message.reconsume_times == number + 1
-            found = message.properties
-            assert (found["RETRY_TOPIC"], found["WAIT"], found["KEYS"]) == ("T", "false", "k")
-            assert found["ORIGIN_MESSAGE_ID"] == first.offset_message_id
+            properties = message.properties
+            assert (properties["RETRY_TOPIC"], properties["WAIT"], properties["KEYS"]) == (
+                "T",
+                "false",
+                "k",
+            )
+            assert properties["ORIGIN_MESSAGE_ID"] == first.offset_message_id
             assert (message.tags, message.flag, message.body) == ("A", 7, b"x")
             assert message.born_timestamp == first.born_timestamp
             assert message.born_host == first.born_host
@@ -176,13 +180,15 @@ def test_a_slave_takes_nothing_back() -> None:
 
 
 def test_what_was_taken_back_survives_a_power_cut() -> None:
-    """Its consumer goes on as soon as it is told, so it waits for the disk whatever `WAIT` says."""
-    told: list[int] = []
+    """Its consumer continues as soon as it is answered, so it waits for the disk whatever `WAIT`
+    says.
+    """
+    codes: list[int] = []
 
     async def scenario(session: Session) -> None:
         message = await one_message(session)
-        while len(told) < MOST:
-            told.append((await send_back(session, message, level=1)).code)
+        while len(codes) < MOST:
+            codes.append((await send_back(session, message, level=1)).code)
 
     async def look(session: Session) -> int:
         await trio.sleep(5)
@@ -191,11 +197,11 @@ def test_what_was_taken_back_survives_a_power_cut() -> None:
     option = "flushDiskType=SYNC_FLUSH"
     events = node_run(scenario, option).events
     for number in range(10):
-        told.clear()
+        codes.clear()
         crash_at = events * (number + 8) // 19
         crashed = node_run(scenario, option, crash_at=crash_at, kind="power", mode="strict")
-        came = node_run(look, option, image=crashed.image, boots=2).value
-        assert told.count(0) <= came <= told.count(0) + 1
+        count = node_run(look, option, image=crashed.image, boots=2).value
+        assert codes.count(0) <= count <= codes.count(0) + 1
 
 
 def test_a_batch_in_one_record_is_refused() -> None:
@@ -212,8 +218,8 @@ def test_a_batch_in_one_record_is_refused() -> None:
         assert (await session.send("B", encode_batch(items), code=320, m=True)).code == 0
         await session.heartbeat()
         for level in ("-1", "0", "1"):
-            found = await session.ask(36, {"offset": "0", "group": "g", "delayLevel": level})
-            assert found.code == 1
-            assert "is a batch of messages" in (found.remark or "")
+            answer = await session.ask(36, {"offset": "0", "group": "g", "delayLevel": level})
+            assert answer.code == 1
+            assert "is a batch of messages" in (answer.remark or "")
 
     with_node(scenario)

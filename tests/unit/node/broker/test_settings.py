@@ -34,7 +34,7 @@ async def change(session: Session, **values: object) -> Command:
     return await session.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, body.encode())
 
 
-async def shown(session: Session) -> dict[str, str]:
+async def config_of(session: Session) -> dict[str, str]:
     body = (await session.ask(RequestCode.GET_BROKER_CONFIG)).body
     return {key: value for _, key, value in parse_properties(body.decode())}
 
@@ -53,7 +53,7 @@ def test_a_change_takes_effect_at_once_and_is_shown() -> None:
         assert (await session.send("New")).code == 0
         assert (await change(session, autoCreateTopicEnable="false")).code == 0
         assert (await session.send("Newer")).code == ResponseCode.TOPIC_NOT_EXIST
-        assert (await shown(session))["autoCreateTopicEnable"] == "false"
+        assert (await config_of(session))["autoCreateTopicEnable"] == "false"
         assert await version(session) == before + 1
 
     with_node(scenario)
@@ -92,12 +92,12 @@ def test_sends_of_topics_in_use_go_by_the_new_settings_too() -> None:
 def test_a_permission_that_is_taken_away_is_told_to_nameservers() -> None:
     async def scenario(session: Session) -> None:
         topics = session.node.tables.topics
-        told: list[list[str]] = []
+        changes: list[list[str]] = []
         before = topics.version.counter
-        topics.on_change.append(told.append)
+        topics.on_change.append(changes.append)
         assert (await change(session, brokerPermission=2)).code == 0
         assert topics.version.counter == before + 1
-        assert told
+        assert changes
         assert (await session.pull()).code == ResponseCode.NO_PERMISSION
 
     with_node(scenario)
@@ -119,7 +119,7 @@ def test_a_flush_comes_as_often_as_is_set_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "said"),
+    ("body", "code", "expected_text"),
     [
         (b"fileReservedTime=1\nlistenPort=1\n", ResponseCode.NO_PERMISSION, "listenPort"),
         (b"storePathRootDir=/other\n", ResponseCode.NO_PERMISSION, "needs a restart"),
@@ -131,13 +131,13 @@ def test_a_flush_comes_as_often_as_is_set_now() -> None:
         (b"a=\\uZ\n", ResponseCode.SYSTEM_ERROR, "string2Properties error"),
     ],
 )
-def test_all_or_nothing(body: bytes, code: int, said: str) -> None:
+def test_all_or_nothing(body: bytes, code: int, expected_text: str) -> None:
     async def scenario(session: Session) -> None:
-        before = await shown(session)
+        before = await config_of(session)
         answer = await session.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, body)
         assert answer.code == code
-        assert said in (answer.remark or "")
-        assert (await shown(session), await version(session)) == (before, 0)
+        assert expected_text in (answer.remark or "")
+        assert (await config_of(session), await version(session)) == (before, 0)
 
     with_node(scenario)
 
@@ -149,8 +149,8 @@ def test_keys_that_nobody_reads_are_left_out_with_a_warning() -> None:
         assert await version(session) == 0
 
     run = node_run(scenario)
-    told = [line.fields["key"] for line in run.log if line.event == "config.key_without_effect"]
-    assert told == ["noSuchKey", "popPollingSize"]
+    keys = [line.fields["key"] for line in run.log if line.event == "config.key_without_effect"]
+    assert keys == ["noSuchKey", "popPollingSize"]
 
 
 def test_a_node_changes_nothing_but_its_own_settings() -> None:
@@ -216,15 +216,15 @@ def test_a_change_is_in_the_file_when_it_is_answered_and_the_rest_stays() -> Non
 
     run = with_file(scenario, crash_at_mark="answered", kind="power", mode="strict")
     assert run.outcome == "power cut"
-    wanted = TEXT.replace("fileReservedTime = 48", "fileReservedTime=12")
-    assert file_of(run) == wanted + "longPollingEnable=false\n"
+    expected = TEXT.replace("fileReservedTime = 48", "fileReservedTime=12")
+    assert file_of(run) == expected + "longPollingEnable=false\n"
 
 
 def test_what_the_next_start_will_not_find_is_said() -> None:
     async def scenario(session: Session) -> str | None:
         answer = await change(session, fileReservedTime=12)
         assert answer.code == 0
-        assert (await shown(session))["fileReservedTime"] == "12"
+        assert (await config_of(session))["fileReservedTime"] == "12"
         return answer.remark
 
     assert node_run(scenario).value == (
@@ -239,8 +239,8 @@ def test_what_the_next_start_will_not_find_is_said() -> None:
     denied = with_file(scenario, prepare=deny)
     assert f"{CONF} cannot be written" in denied.value
     assert file_of(denied) == TEXT
-    (told,) = [line for line in denied.log if line.event == "config.change_not_kept"]
-    assert CONF in str(told.fields["reason"])
+    (warning,) = [line for line in denied.log if line.event == "config.change_not_kept"]
+    assert CONF in str(warning.fields["reason"])
 
 
 def test_a_file_that_an_editor_made_keeps_its_form() -> None:

@@ -30,29 +30,29 @@ async def make_one(world: World, *options: str) -> None:
     await topics.save()
 
 
-def known(image: DiskImage, *options: str) -> tuple[bool | None, bool | None]:
-    """What a start concludes of a topic in the table and of one that is not."""
+def seen_by_a_start(image: DiskImage, *options: str) -> tuple[bool | None, bool | None]:
+    """Return what a start concludes of a topic in the table, and of one that is not in it."""
 
     async def look(world: World) -> tuple[bool | None, bool | None]:
         topics = topics_of(world, *options)
         return topics.exists("Own"), topics.exists("Gone")
 
-    found = run_solo(look, image=image).value
-    assert isinstance(found, tuple)
-    return found
+    result = run_solo(look, image=image).value
+    assert isinstance(result, tuple)
+    return result
 
 
 def test_T14_only_a_cleanly_loaded_table_says_that_a_topic_is_gone() -> None:
     image = run_solo(make_one).image
-    assert known(image) == (True, False)
+    assert seen_by_a_start(image) == (True, False)
 
     async def tear(world: World) -> None:
         file = world.disk.open(f"{STORE}/config/topics.json")
         file.truncate(100)
         await file.sync()
 
-    assert known(run_solo(tear, image=image).image)[1] is None
-    assert known(DiskImage()) == (None, None)
+    assert seen_by_a_start(run_solo(tear, image=image).image)[1] is None
+    assert seen_by_a_start(DiskImage()) == (None, None)
 
 
 def test_a_save_looks_at_the_topics_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,13 +83,13 @@ def test_a_save_looks_at_the_topics_that_changed(monkeypatch: pytest.MonkeyPatch
 
 def test_a_slaves_copy_proves_nothing_even_after_it_became_the_master() -> None:
     image = run_solo(make_one, *SLAVE).image
-    assert known(image, *SLAVE) == (True, None)
-    assert known(image) == (True, None)
+    assert seen_by_a_start(image, *SLAVE) == (True, None)
+    assert seen_by_a_start(image) == (True, None)
 
     async def master_saves(world: World) -> None:
         await topics_of(world).save()
 
-    assert known(run_solo(master_saves, image=image).image) == (True, False)
+    assert seen_by_a_start(run_solo(master_saves, image=image).image) == (True, False)
 
 
 def test_the_file_has_rocketmqs_shape() -> None:
@@ -132,13 +132,13 @@ def test_built_in_topics_are_those_a_real_broker_registers() -> None:
 def test_a_masters_table_replaces_a_slaves() -> None:
     async def main(world: World) -> list[str]:
         topics = topics_of(world, *SLAVE)
-        told: list[list[str]] = []
-        topics.on_change.append(told.append)
+        changes: list[list[str]] = []
+        topics.on_change.append(changes.append)
         topics.replace_all(TopicConfigTable(topic_config_table={"M": TopicConfig(topic_name="M")}))
-        assert told == [["M"]]
+        assert changes == [["M"]]
         await topics.save()
-        again = topics_of(world, *SLAVE)
-        assert again.get("M") is not None
+        reloaded = topics_of(world, *SLAVE)
+        assert reloaded.get("M") is not None
         return topics.names()
 
     assert run_solo(main).value == ["M"]

@@ -9,85 +9,85 @@ from rocketbed.node.store.errors import CorruptRecord
 
 
 def ranges(*stretches: tuple[int, int], is_readable: bool = False) -> DamagedRanges:
-    made = DamagedRanges()
+    damaged = DamagedRanges()
     for start, end in stretches:
-        made.add(Damage(start, end, "bad", is_readable))
-    return made
+        damaged.add(Damage(start, end, "bad", is_readable))
+    return damaged
 
 
-def places(made: DamagedRanges) -> list[tuple[int, int]]:
-    return [(one.start, one.end) for one in made.ranges]
+def places(damaged: DamagedRanges) -> list[tuple[int, int]]:
+    return [(one.start, one.end) for one in damaged.ranges]
 
 
 def test_a_record_is_refused_only_where_it_meets_damage() -> None:
-    made = ranges((300, 400), (100, 200), (200, 250))
-    assert places(made) == [(100, 200), (200, 250), (300, 400)]
+    damaged = ranges((300, 400), (100, 200), (200, 250))
+    assert places(damaged) == [(100, 200), (200, 250), (300, 400)]
     for offset, size, first in [(199, 1, 100), (50, 300, 100), (200, 9, 200), (250, 51, 300)]:
-        hit = made.hit(offset, size)
+        hit = damaged.hit(offset, size)
         assert hit is not None
         assert hit.start == first
     for offset, size in [(0, 100), (250, 50), (400, 10), (99, 1)]:
-        assert made.hit(offset, size) is None
-        made.refuse(offset, size)
+        assert damaged.hit(offset, size) is None
+        damaged.refuse(offset, size)
     with pytest.raises(CorruptRecord, match="bytes 300 to 400"):
-        made.refuse(399)
+        damaged.refuse(399)
 
 
 def test_what_is_found_again_is_one_stretch() -> None:
-    made = ranges((100, 200), (100, 200), (150, 180), (300, 400), (180, 320))
-    assert places(made) == [(100, 400)]
-    assert made.count == 2
+    damaged = ranges((100, 200), (100, 200), (150, 180), (300, 400), (180, 320))
+    assert places(damaged) == [(100, 400)]
+    assert damaged.count == 2
 
 
 def test_hits_are_those_of_a_plain_search() -> None:
     random = Random(1)
-    made = DamagedRanges()
+    damaged = DamagedRanges()
     plain: list[tuple[int, int]] = []
     for _ in range(200):
         start = random.randrange(100_000)
         end = start + random.randrange(1, 300)
-        made.add(Damage(start, end, "bad"))
+        damaged.add(Damage(start, end, "bad"))
         plain.append((start, end))
     for _ in range(2000):
         offset, size = random.randrange(100_000), random.randrange(1, 500)
         expected = any(offset < end and start < offset + size for start, end in plain)
-        assert (made.hit(offset, size) is not None) is expected
+        assert (damaged.hit(offset, size) is not None) is expected
 
 
 def test_scattered_damage_is_joined_only_beyond_the_bound() -> None:
-    made = ranges(*((number * 400, number * 400 + 200) for number in range(RANGES_MAX)))
-    assert len(made.ranges) == RANGES_MAX
-    assert made.hit(200, 200) is None
-    made.add(Damage(RANGES_MAX * 400, RANGES_MAX * 400 + 200, "bad"))
-    assert places(made) == [(0, RANGES_MAX * 400 + 200)]
-    assert made.ranges[0].reason == "bad, and more behind it"
-    assert made.hit(200, 200) is not None
-    assert made.count == RANGES_MAX + 1
+    damaged = ranges(*((number * 400, number * 400 + 200) for number in range(RANGES_MAX)))
+    assert len(damaged.ranges) == RANGES_MAX
+    assert damaged.hit(200, 200) is None
+    damaged.add(Damage(RANGES_MAX * 400, RANGES_MAX * 400 + 200, "bad"))
+    assert places(damaged) == [(0, RANGES_MAX * 400 + 200)]
+    assert damaged.ranges[0].reason == "bad, and more behind it"
+    assert damaged.hit(200, 200) is not None
+    assert damaged.count == RANGES_MAX + 1
 
 
 def test_damage_far_apart_is_bounded_too_and_all_of_it_is_refused() -> None:
     step = 5 * JOIN_GAP
     count = 3 * RANGES_MAX
-    made = ranges(*((number * step, number * step + 200) for number in range(count)))
-    assert len(made.ranges) <= RANGES_MAX
-    assert made.count == count
-    assert all(made.hit(number * step, 200) for number in range(count))
+    damaged = ranges(*((number * step, number * step + 200) for number in range(count)))
+    assert len(damaged.ranges) <= RANGES_MAX
+    assert damaged.count == count
+    assert all(damaged.hit(number * step, 200) for number in range(count))
 
 
 def test_a_record_that_is_served_stays_so_between_joined_stretches() -> None:
-    made = ranges((1000, 1100), is_readable=True)
+    damaged = ranges((1000, 1100), is_readable=True)
     for number in range(RANGES_MAX):
-        made.add(Damage(2000 + number * 400, 2200 + number * 400, "bad"))
-    assert places(made)[0] == (1000, 1100)
-    assert len(made.ranges) == 2
-    assert made.hit(1000, 100) is None
+        damaged.add(Damage(2000 + number * 400, 2200 + number * 400, "bad"))
+    assert places(damaged)[0] == (1000, 1100)
+    assert len(damaged.ranges) == 2
+    assert damaged.hit(1000, 100) is None
 
 
 def test_only_the_first_are_shown() -> None:
-    made = ranges(*((number * 10, number * 10 + 5) for number in range(SHOWN)))
-    assert made.summary().count("-") == SHOWN
-    assert made.summary().endswith("70-75")
-    made.add(Damage(500, 600, "bad"))
-    made.add(Damage(700, 800, "bad"))
-    assert made.summary().endswith(";70-75 and 2 more")
+    damaged = ranges(*((number * 10, number * 10 + 5) for number in range(SHOWN)))
+    assert damaged.summary().count("-") == SHOWN
+    assert damaged.summary().endswith("70-75")
+    damaged.add(Damage(500, 600, "bad"))
+    damaged.add(Damage(700, 800, "bad"))
+    assert damaged.summary().endswith(";70-75 and 2 more")
     assert DamagedRanges().summary() == ""

@@ -51,11 +51,11 @@ def unpack(name: str, directory: Path) -> StoreConfig:
 async def check_queues(store: MessageStore, about: dict[str, Any]) -> int:
     """Minimum and maximum of every queue."""
     for row in about["queues"]:
-        found = (
+        bounds = (
             store.queue_min(row["topic"], row["queueId"]),
             store.queue_max(row["topic"], row["queueId"]),
         )
-        assert found == (row["minOffset"], row["maxOffset"]), row
+        assert bounds == (row["minOffset"], row["maxOffset"]), row
     return len(about["queues"])
 
 
@@ -63,8 +63,8 @@ async def check_keys(store: MessageStore, about: dict[str, Any]) -> int:
     """Answers to queries by key."""
     for row in about["keyQueries"]:
         answer = await store.query(row["topic"], row["key"], row["maxNum"], 0, 1 << 62)
-        found = [decode_message(record).offset_message_id for record in answer.records]
-        assert found == row["offsetMsgIds"], row["key"]
+        ids = [decode_message(record).offset_message_id for record in answer.records]
+        assert ids == row["offsetMsgIds"], row["key"]
     return len(about["keyQueries"])
 
 

@@ -1,4 +1,4 @@
-"""`rocketbed store heal` as it is typed: the command that a node prints, and what it says."""
+"""`rocketbed store heal` as a shell command: the command that a node prints, and its output."""
 
 import re
 from dataclasses import replace
@@ -29,7 +29,7 @@ def log_of(directory: Path) -> dict[str, bytes]:
 
 
 def refusal(config: StoreConfig) -> str:
-    """What a start says of a damaged directory."""
+    """Return the error of a start on a damaged directory."""
     with pytest.raises(StoreError) as caught:
         trio.run(MessageStore.check, real_world("test"), config)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""The durable mark as it is written, and as earlier versions wrote it."""
+"""The durable mark as this version and earlier versions wrote it."""
 
 import crcmod.predefined
 import orjson
@@ -34,9 +34,9 @@ def test_what_is_written_is_read() -> None:
 
 def test_a_mark_of_an_earlier_version_is_read() -> None:
     """It had a time that nothing read, and none of the later fields."""
-    kept = ("id", "w", "sizes", "record", "units", "index", "index_filled_ms", "cut", "clean")
+    names = ("id", "w", "sizes", "record", "units", "index", "index_filled_ms", "cut", "clean")
     document = orjson.loads(encode_mark(FULL).split(b"\n")[1])
-    old = {name: document[name] for name in kept} | {"physic_ms": 12, "deleted": {}}
+    old = {name: document[name] for name in names} | {"physic_ms": 12, "deleted": {}}
     text = orjson.dumps(old)
     check = crcmod.predefined.mkCrcFun("crc-32c")(text)
     mark = decode_mark(b"rocketbed-ckpt 1\n%s\n%08x\n" % (text, check))

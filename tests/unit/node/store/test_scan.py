@@ -1,4 +1,4 @@
-"""Where a scan of the log ends: before a record that was not written whole, cut wherever."""
+"""End of a scan of the log: before an incomplete record, cut anywhere."""
 
 import pytest
 from hypothesis import given
@@ -60,8 +60,8 @@ def test_a_zero_at_the_end_of_a_record_is_fine_when_another_follows() -> None:
 def test_a_buffer_that_ends_at_such_a_record_leaves_it_for_the_next() -> None:
     first = record(Spec(properties=TAGS), 0)
     torn = record(Spec(properties=TAGS), len(first))[:-3] + bytes(3)
-    for behind in range(8):
-        assert scan(first + torn + bytes(behind)) == (1, len(first), Stop.MORE)
+    for following in range(8):
+        assert scan(first + torn + bytes(following)) == (1, len(first), Stop.MORE)
     assert scan(first + torn + bytes(8))[:2] == (1, len(first))
 
 
@@ -87,10 +87,10 @@ def test_what_is_remembered_of_properties_changes_no_tag_and_no_key(texts: list[
     remembers = RecordScanner(check_crc=False, delays_ms=[])
     for text in [*texts, *texts]:
         fresh = RecordScanner(check_crc=False, delays_ms=[])
-        found = decode_properties(text.decode(errors="surrogateescape"))
+        parsed = decode_properties(text.decode(errors="surrogateescape"))
         values = {
             name: value.encode(errors="surrogateescape").decode(errors="replace")
-            for name, value in found.items()
+            for name, value in parsed.items()
         }
         tag, keys = values.get("TAGS", ""), index_keys(values.get("UNIQ_KEY"), values.get("KEYS"))
         expected = tag_code(tag) if tag else 0, keys

@@ -77,7 +77,7 @@ def test_what_is_in_the_way_is_named(root: Path, name: str) -> None:
 def test_what_is_in_the_way_of_a_queue_is_moved_aside(
     root: Path, depth: str, make: Callable[[Path], None]
 ) -> None:
-    """Its units are derived: they are built again from the log."""
+    """Its units are derived: they are rebuilt from the log."""
     file = next(path for path in sorted((root / "consumequeue").rglob("*")) if path.is_file())
     was = file.read_bytes()
     path = dict(zip(("file", "queue", "topic", "all"), (file, *file.parents), strict=False))[depth]
@@ -124,7 +124,7 @@ def test_what_is_no_file_is_named_where_a_file_belongs(
 def test_what_is_no_file_is_named_where_a_segment_belongs(
     root: Path, place: int, make: Callable[[Path], None]
 ) -> None:
-    """In place of the first, of the last, and where the next one will be made."""
+    """In place of the first segment, of the last, and of the next one."""
     segments = sorted((root / "commitlog").iterdir())
     size = segments[0].stat().st_size
     path = (segments[0], segments[-1], root / f"commitlog/{int(segments[-1].name) + size:020d}")[

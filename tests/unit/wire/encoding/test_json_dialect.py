@@ -103,5 +103,5 @@ def test_what_is_written_is_read_back(value: object) -> None:
 @given(st.text(max_size=40) | st.binary(max_size=40))
 def test_any_text_is_read_or_refused(text: str | bytes) -> None:
     with suppress(BodyError):
-        found = loads(text)
-        assert loads(dumps(found)) == found
+        value = loads(text)
+        assert loads(dumps(value)) == value
