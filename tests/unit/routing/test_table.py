@@ -15,7 +15,7 @@ from rocketbed.wire.headers_admin import RegisterBrokerRequest
 from tests.support.routing import topics
 
 
-def who(
+def identity(
     name: str = "a",
     broker_id: int = 0,
     port: int = 10911,
@@ -43,7 +43,7 @@ def registered(*rows: tuple[Registrant, TopicConfigTable]) -> RoutingTable:
 
 def test_a_topic_is_routed_to_every_broker_that_has_it() -> None:
     table = registered(
-        (who("a"), topics("T", "U")), (who("b", port=20911), topics("T", "V", counter=3))
+        (identity("a"), topics("T", "U")), (identity("b", port=20911), topics("T", "V", counter=3))
     )
     brokers, queues = table.route("T", acting_master=False)
     assert [broker.broker_name for broker in brokers] == ["a", "b"]
@@ -52,40 +52,41 @@ def test_a_topic_is_routed_to_every_broker_that_has_it() -> None:
 
 
 def test_a_slave_learns_its_live_master() -> None:
-    table = registered((who(), topics("T", "U")))
-    first = table.register(who(broker_id=1, port=30911), topics("T", "U"), now_s=0, link="s")
+    table = registered((identity(), topics("T", "U")))
+    first = table.register(identity(broker_id=1, port=30911), topics("T", "U"), now_s=0, link="s")
     assert (first.master_address, first.ha_address) == ("10.0.0.1:10911", "10.0.0.1:10912")
     table.unregister("c", "10.0.0.1:10911")
-    second = table.register(who(broker_id=1, port=30911), topics("T", "U"), now_s=1, link="s")
+    second = table.register(identity(broker_id=1, port=30911), topics("T", "U"), now_s=1, link="s")
     assert second.master_address is None
 
 
 def test_a_first_registration_with_one_topic_is_refused() -> None:
     table = RoutingTable()
     with pytest.raises(RegistrationRefused, match="register broker failed"):
-        table.register(who(), topics("T"), now_s=0, link=1)
+        table.register(identity(), topics("T"), now_s=0, link=1)
     table.check()
-    table.register(who(), topics("T", "U"), now_s=0, link=1)
-    table.register(who(), topics("New", counter=1), now_s=0, link=1)
+    table.register(identity(), topics("T", "U"), now_s=0, link=1)
+    table.register(identity(), topics("New", counter=1), now_s=0, link=1)
     assert set(table.topics) == {"T", "U", "New"}
 
 
 def test_an_address_that_changes_its_id_leaves_the_old_one() -> None:
-    table = registered((who(broker_id=1), topics("T", "U")), (who(), topics("T", "U")))
+    table = registered((identity(broker_id=1), topics("T", "U")), (identity(), topics("T", "U")))
     assert table.brokers["a"].broker_addrs == {0: "10.0.0.1:10911"}
 
 
 def test_an_id_held_by_a_later_epoch_is_not_taken() -> None:
     table = registered(
-        (who(port=1111), topics("T", "U", state=5)), (who(port=2222), topics("T", "U", state=4))
+        (identity(port=1111), topics("T", "U", state=5)),
+        (identity(port=2222), topics("T", "U", state=4)),
     )
     assert table.brokers["a"].broker_addrs == {0: "10.0.0.1:1111"}
-    table.register(who(port=2222), topics("T", "U", state=6), now_s=0, link=2)
+    table.register(identity(port=2222), topics("T", "U", state=6), now_s=0, link=2)
     assert table.brokers["a"].broker_addrs == {0: "10.0.0.1:2222"}
 
 
 def test_a_silent_broker_expires_and_a_heartbeat_keeps_it() -> None:
-    table = registered((who(), topics("T", "U")))
+    table = registered((identity(), topics("T", "U")))
     assert table.expired(120) == []
     table.touch("c", "10.0.0.1:10911", now_s=100)
     assert table.expired(220) == []
@@ -95,7 +96,9 @@ def test_a_silent_broker_expires_and_a_heartbeat_keeps_it() -> None:
 
 
 def test_the_last_address_takes_the_broker_name_along() -> None:
-    table = registered((who(), topics("T", "U")), (who(broker_id=1, port=30911), topics("T", "U")))
+    table = registered(
+        (identity(), topics("T", "U")), (identity(broker_id=1, port=30911), topics("T", "U"))
+    )
     assert table.unregister("c", "10.0.0.1:10911") == "a"
     table.check()
     assert table.route("T", acting_master=False)[0][0].broker_addrs == {1: "10.0.0.1:30911"}
@@ -105,19 +108,19 @@ def test_the_last_address_takes_the_broker_name_along() -> None:
 
 
 def test_the_end_of_an_old_connection_does_not_take_a_newer_registration() -> None:
-    table = registered((who(), topics("T", "U")))
-    table.register(who(), topics("T", "U"), now_s=1, link="newer")
+    table = registered((identity(), topics("T", "U")))
+    table.register(identity(), topics("T", "U"), now_s=1, link="newer")
     assert table.on_link("10.0.0.1:10911") == []
     assert table.on_link("newer") == [("c", "10.0.0.1:10911")]
 
 
 def test_write_permission_is_wiped_until_a_changed_registration() -> None:
-    table = registered((who(), topics("T", "U", counter=1)))
+    table = registered((identity(), topics("T", "U", counter=1)))
     assert table.wipe_write("a") == 2
     assert table.route("T", acting_master=False)[1][0].perm == 4
-    table.register(who(), topics("T", "U", counter=1), now_s=1, link=1)
+    table.register(identity(), topics("T", "U", counter=1), now_s=1, link=1)
     assert table.route("T", acting_master=False)[1][0].perm == 4
-    table.register(who(), topics("T", "U", counter=2), now_s=2, link=1)
+    table.register(identity(), topics("T", "U", counter=2), now_s=2, link=1)
     assert table.route("T", acting_master=False)[1][0].perm == 6
     assert table.wipe_write("a") == 2
     assert table.add_write("a") == 2
@@ -126,8 +129,8 @@ def test_write_permission_is_wiped_until_a_changed_registration() -> None:
 
 def test_a_slave_stands_in_for_its_master_where_that_is_asked_for() -> None:
     table = registered(
-        (who(acting_master=True), topics("T", "U")),
-        (who(broker_id=2, port=30911, acting_master=True), topics("T", "U")),
+        (identity(acting_master=True), topics("T", "U")),
+        (identity(broker_id=2, port=30911, acting_master=True), topics("T", "U")),
     )
     table.unregister("c", "10.0.0.1:10911")
     plain, queues = table.route("T", acting_master=False)
@@ -139,7 +142,7 @@ def test_a_slave_stands_in_for_its_master_where_that_is_asked_for() -> None:
 
 def test_a_late_registration_of_a_dead_master_takes_nothing_from_the_promoted_one() -> None:
     table = RoutingTable()
-    old, new = who("a"), who("a", port=20911)
+    old, new = identity("a"), identity("a", port=20911)
     table.register(old, topics("T", "U"), now_s=0, link="old")
     table.unregister("c", old.address)
     table.register(new, topics("T", "U"), now_s=1, link="new")
@@ -155,7 +158,8 @@ def test_a_late_registration_of_a_dead_master_takes_nothing_from_the_promoted_on
 
 def test_topics_are_deleted_everywhere_or_in_one_cluster() -> None:
     table = registered(
-        (who("a"), topics("T", "U")), (who("b", port=20911, cluster="d"), topics("T", "U"))
+        (identity("a"), topics("T", "U")),
+        (identity("b", port=20911, cluster="d"), topics("T", "U")),
     )
     table.delete_topic("T", "d")
     assert [data.broker_name for data in table.route("T", acting_master=False)[1]] == ["a"]
@@ -228,7 +232,7 @@ def test_settings_name_what_is_wrong() -> None:
 
 def test_after_two_masters_the_topics_are_those_of_the_one_that_is_left() -> None:
     """Though its table is as it was when it registered first (soak-swarm 1270008)."""
-    remaining_master, leaving = (who(), topics("T", "U")), who(port=20911)
+    remaining_master, leaving = (identity(), topics("T", "U")), identity(port=20911)
     own = topics("T", "U")
     own.topic_config_table["T"] = TopicConfig(topic_name="T", write_queue_nums=5)
     table = registered(remaining_master, (leaving, own), (replace(leaving, broker_id=1), own))
@@ -244,8 +248,10 @@ def test_who_is_master_now_and_was_a_slave_has_its_own_queues() -> None:
     """In the same process, with the same table, while its master is still listed."""
     own = topics("T", "U")
     own.topic_config_table["T"] = TopicConfig(topic_name="T", write_queue_nums=5)
-    slave = who(broker_id=1, port=20911)
-    table = registered((who(), topics("T", "U")), (slave, own), (replace(slave, broker_id=0), own))
+    slave = identity(broker_id=1, port=20911)
+    table = registered(
+        (identity(), topics("T", "U")), (slave, own), (replace(slave, broker_id=0), own)
+    )
     _, queues = table.route("T", acting_master=False)
     assert [data.write_queue_nums for data in queues] == [5]
 
@@ -253,13 +259,13 @@ def test_who_is_master_now_and_was_a_slave_has_its_own_queues() -> None:
 def test_one_topic_alone_does_not_stand_for_a_whole_table() -> None:
     """RocketMQ 5 registers just the topic that changed."""
     own = topics("T", "U", counter=3)
-    second_master = who(port=20911)
+    second_master = identity(port=20911)
     table = registered(
         (second_master, topics("T", "U")),
-        (who(), own),
+        (identity(), own),
         (second_master, topics("T", "U", counter=1)),
     )
-    table.register(who(), topics("N", counter=4), now_s=1, link="own")
-    assert table.data_version("c", who().address) is None, "it has to register again"
-    table.register(who(), topics("T", "U", "N", counter=4), now_s=1, link="own")
-    assert table.data_version("c", who().address) == DataVersion(counter=4, state_version=0)
+    table.register(identity(), topics("N", counter=4), now_s=1, link="own")
+    assert table.data_version("c", identity().address) is None, "it has to register again"
+    table.register(identity(), topics("T", "U", "N", counter=4), now_s=1, link="own")
+    assert table.data_version("c", identity().address) == DataVersion(counter=4, state_version=0)

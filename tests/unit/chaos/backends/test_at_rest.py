@@ -1,4 +1,4 @@
-"""Which flipped bits of a log nobody can see: what they hit is repeated nowhere."""
+"""Flipped bits of a log that no check can see: nothing repeats the damaged data."""
 
 import shutil
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def without_queues(root: Path, _log: Log) -> None:
 
 
 def made_again(root: Path, log: Log) -> None:
-    """The topic was deleted, and made again: its queue begins with a later record."""
+    """Recreate the deleted topic: its queue begins with a later record."""
     put_units(root, UNIT.pack(log.offsets[1], log.sizes[1], 0))
 
 
@@ -152,7 +152,7 @@ def test_batch_queues_are_queues(tmp_path: Path) -> None:
     log = Log(tmp_path).append([Message()])
     as_batches(tmp_path, log)
     files = DirectoryFiles(tmp_path)
-    files.write(kept := "rocketbed.cut/consumequeue/T/0", b"stood in the way")
+    files.write(kept_path := "rocketbed.cut/consumequeue/T/0", b"stood in the way")
     hit = inflict(files, Damage(kind="delete", where="queue"), Random(1))
     assert hit == Hit(f"batchconsumequeue/T/0/{0:020d}")
-    assert files.paths() == [FILE, kept]
+    assert files.paths() == [FILE, kept_path]

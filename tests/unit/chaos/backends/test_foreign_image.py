@@ -1,4 +1,4 @@
-"""What an image of RocketMQ holds, how it is asked, and what is said of one that cannot be used."""
+"""Contents of a RocketMQ image, how it is queried, and errors about an unusable one."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def test_the_layout_of_the_makers_image() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "other", "sentence"),
+    ("line", "replacement", "sentence"),
     [
         (r"java /opt", "jawa /opt", "image x has no java that its user 3000 can read"),
         ('"1.8.0_412"', '"1.7.0"', "has no Java 8 or newer; its java says: openjdk version"),
@@ -71,15 +71,15 @@ def test_the_layout_of_the_makers_image() -> None:
         ("jar rocketmq-controller-5.3.3.jar\n", "", "has no rocketmq-controller-VERSION.jar in /h"),
     ],
 )
-def test_what_an_image_has_not_is_named(line: str, other: str, sentence: str) -> None:
+def test_what_an_image_has_not_is_named(line: str, replacement: str, sentence: str) -> None:
     assert line in THEIRS
     with pytest.raises(DockerError, match=sentence):
-        read_layout("x", THEIRS.replace(line, other))
+        read_layout("x", THEIRS.replace(line, replacement))
 
 
-@pytest.mark.parametrize(("said", "release"), [("17.0.19", 17), ("1.8.0_1", 8), ("9", 9)])
-def test_options_are_those_that_the_java_knows(said: str, release: int) -> None:
-    jars, _ = read_layout("x", THEIRS.replace("1.8.0_412", said))
+@pytest.mark.parametrize(("version_text", "release"), [("17.0.19", 17), ("1.8.0_1", 8), ("9", 9)])
+def test_options_are_those_that_the_java_knows(version_text: str, release: int) -> None:
+    jars, _ = read_layout("x", THEIRS.replace("1.8.0_412", version_text))
     command = jars.command("Main", home=Path("/h"), memory_mib=9)
     assert jars.java_release == release
     assert command[0] == "/opt/java/openjdk/bin/java"
@@ -121,19 +121,19 @@ def test_programs_run_as_the_images_user_but_not_as_root(monkeypatch: pytest.Mon
     assert user_for("rocketmq") == user_for("") == "1000:100"
 
 
-# --- images that are there, pulled, or not to be had
+# --- images that are present, pulled, or unavailable
 
 
 class Hub:
     """A daemon's images, and those that it can pull."""
 
-    def __init__(self, *there: str, hub: tuple[str, ...] = ()) -> None:
-        self.there = set(there)
+    def __init__(self, *present: str, hub: tuple[str, ...] = ()) -> None:
+        self.present = set(present)
         self.hub = hub
         self.pulled: list[str] = []
 
     def inspect_image(self, name: str) -> dict[str, Any]:
-        if name not in self.there:
+        if name not in self.present:
             raise docker.errors.ImageNotFound("no such image")
         return {"Id": f"id of {name}", "Config": {"User": "rocketmq", "Labels": None}}
 
@@ -141,7 +141,7 @@ class Hub:
         self.pulled.append(name)
         if name not in self.hub:
             raise refused("pull access denied", 404)
-        self.there.add(name)
+        self.present.add(name)
         return ""
 
 
@@ -150,11 +150,11 @@ def daemon_with(hub: Hub) -> Daemon:
 
 
 def test_an_image_is_pulled_when_it_is_not_there() -> None:
-    hub, said = Hub("a", hub=("b",)), list[str]()
-    assert pulled_image(daemon_with(hub), "a", said.append)["Id"] == "id of a"
-    assert (hub.pulled, said) == ([], [])
-    assert pulled_image(daemon_with(hub), "b", said.append)["Id"] == "id of b"
-    assert (hub.pulled, said) == (["b"], ["pulling b"])
+    hub, notices = Hub("a", hub=("b",)), list[str]()
+    assert pulled_image(daemon_with(hub), "a", notices.append)["Id"] == "id of a"
+    assert (hub.pulled, notices) == ([], [])
+    assert pulled_image(daemon_with(hub), "b", notices.append)["Id"] == "id of b"
+    assert (hub.pulled, notices) == (["b"], ["pulling b"])
 
 
 def test_an_image_that_cannot_be_had_is_named_with_the_reason() -> None:
@@ -164,10 +164,10 @@ def test_an_image_that_cannot_be_had_is_named_with_the_reason() -> None:
 
 
 def test_an_image_is_asked_as_its_own_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str, list[str]]] = []
+    queries: list[tuple[str, str, list[str]]] = []
     clock = "clock 1700000000 1700864000\n"
 
-    def said(
+    def answer(
         daemon: Daemon,
         image: str,
         command: list[str],
@@ -175,16 +175,16 @@ def test_an_image_is_asked_as_its_own_user(monkeypatch: pytest.MonkeyPatch) -> N
         environment: dict[str, str],
         files: list[str],
     ) -> tuple[int, str]:
-        asked.append((image, user, files))
+        queries.append((image, user, files))
         assert environment["CLOCK"] == "".join(files)
         return (127, "sh: not found\n") if "bad" in image else (0, THEIRS + clock)
 
-    monkeypatch.setattr(foreign, "output_of", said)
+    monkeypatch.setattr(foreign, "output_of", answer)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(foreign, "find_library", lambda: "/lib/faketime")
-    found = in_image(daemon_with(Hub("a")), "a")
-    assert found == ImageInstallation("id of a", *read_layout("a", THEIRS), moves_clock=True)
-    assert asked == [("id of a", "rocketmq", ["/lib/faketime"])]
+    installation = in_image(daemon_with(Hub("a")), "a")
+    assert installation == ImageInstallation("id of a", *read_layout("a", THEIRS), moves_clock=True)
+    assert queries == [("id of a", "rocketmq", ["/lib/faketime"])]
     clock = "clock 1700000000 1700000000\n"
     assert not in_image(daemon_with(Hub("a")), "a").moves_clock
     with pytest.raises(DockerError, match=r"image bad has no shell that runs \(.*127\): sh: not f"):
@@ -206,7 +206,7 @@ def test_an_image_of_jars_is_made_once_and_again_of_others(
     built: list[tuple[str, list[str], str]] = []
     labels: dict[str, str] = {}
 
-    def build(_: Daemon, name: str, digest: str, what: list[str], context: BytesIO) -> None:
+    def build(_: Daemon, name: str, digest: str, files: list[str], context: BytesIO) -> None:
         with tarfile.open(fileobj=context) as archive:
             rows = {row.name: row for row in archive}
             recipe = archive.extractfile("Dockerfile")
@@ -224,12 +224,12 @@ def test_an_image_of_jars_is_made_once_and_again_of_others(
     (tmp_path / "a.jar").write_bytes(b"1")
     (tmp_path / "a.jar").chmod(0o600)
     (tmp_path / "notes").touch()
-    jars, said = Installation("5.3.3", tmp_path), list[str]()
+    jars, notices = Installation("5.3.3", tmp_path), list[str]()
     for content, times in ((b"1", 1), (b"1", 1), (b"2", 2)):
         (tmp_path / "a.jar").write_bytes(content)
-        found = image_of(daemon_with(Hub()), jars, said.append)
-        assert cast(str, found) == "rocketbed/rocketmq:5.3.3"
-        assert len(built) == len(said) == times
+        image = image_of(daemon_with(Hub()), jars, notices.append)
+        assert cast(str, image) == "rocketbed/rocketmq:5.3.3"
+        assert len(built) == len(notices) == times
     name, files, recipe = built[0]
     assert (name, files) == ("rocketbed/rocketmq:5.3.3", ["Dockerfile", "lib/a.jar"])
     assert "FROM ${BASE}" in recipe
@@ -245,11 +245,11 @@ def test_targets_of_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     daemon = daemon_with(Hub())
     for part in NEEDED:
         (tmp_path / f"{part}-5.5.0.jar").touch()
-    found = [
+    versions = [
         ready_target(daemon, text)
         for text in ("image:registry:5000/a:b", f"rocketmq:{tmp_path}", str(tmp_path))
     ]
-    assert cast(list[str], found) == ["registry:5000/a:b", "5.5.0", "5.5.0"]
+    assert cast(list[str], versions) == ["registry:5000/a:b", "5.5.0", "5.5.0"]
     for text in ("image:", "image", "kafka:3"):
         with pytest.raises(ScenarioError, match=r"is not a target: .*image:NAME"):
             ready_target(daemon, text)
@@ -299,18 +299,18 @@ def test_exit_codes_above_all_signals_are_no_signals() -> None:
 def test_a_directory_is_given_after_what_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[str] = []
+    paths: list[str] = []
 
     def chown(path: Path, user: int, group: int, *, follow_symlinks: bool) -> None:
         assert (user, group, follow_symlinks) == (Owner(3000, 4000).user, 4000, False)
-        given.append(str(path.relative_to(tmp_path)))
+        paths.append(str(path.relative_to(tmp_path)))
 
     monkeypatch.setattr(os, "chown", chown)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     (tmp_path / "store/config").mkdir(parents=True)
     (tmp_path / "store/config/topics.json").touch()
     give(tmp_path, Owner(3000, 4000))
-    assert given == ["store/config/topics.json", "store/config", "store", "."]
-    given.clear()
+    assert paths == ["store/config/topics.json", "store/config", "store", "."]
+    paths.clear()
     give(tmp_path, Owner(os.getuid(), 4000))
-    assert given == []
+    assert paths == []

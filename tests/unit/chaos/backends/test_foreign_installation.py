@@ -1,4 +1,4 @@
-"""Where a real RocketMQ comes from, and what is said where there is none."""
+"""Source of a real RocketMQ, and the error if there is none."""
 
 from pathlib import Path
 
@@ -52,10 +52,12 @@ def jars(place: Path, version: str = "5.3.3", *, without: str = "") -> None:
 
 def test_a_version_is_fetched_once(tools: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        found = install("5.3.3")
-    assert found.lib == cache() / "rocketmq-5.3.3" / "lib"
+        installation = install("5.3.3")
+    assert installation.lib == cache() / "rocketmq-5.3.3" / "lib"
     assert (tmp_path / "count").read_text() == "once\n"
-    assert [path.name for path in found.lib.parent.iterdir() if path.name.startswith("fetch")] == []
+    assert [
+        path.name for path in installation.lib.parent.iterdir() if path.name.startswith("fetch")
+    ] == []
 
 
 def test_another_list_of_parts_is_fetched_again(tools: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How a RocketMQ is set up, and what its log and its answers say."""
+"""Configuration of a RocketMQ, and the meaning of its log and answers."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ BEGUN = b"12:00:00.3 INFO RocketmqStore - /s/abort already exists\n"
 
 
 class Switched:
-    """As much of a network as commands need."""
+    """The part of a network that commands need."""
 
     name = "switch"
 
@@ -83,12 +83,12 @@ def written(path: Path) -> dict[str, str]:
 def test_a_classic_broker_is_what_the_operator_says(tmp_path: Path) -> None:
     command = software().node_command("b1", tmp_path, lines(tmp_path / "store"))
     assert "org.apache.rocketmq.broker.BrokerStartup" in command
-    found = written(tmp_path / "broker.conf")
-    assert (found["brokerId"], found["brokerRole"]) == ("0", "SYNC_MASTER")
-    assert found["haListenPort"] == "10912"
-    assert found["storePathCommitLog"] == f"{tmp_path}/store/commitlog"
-    assert SMALL.items() <= found.items()
-    assert not [key for key in found if key.startswith("rb") or "ontroller" in key]
+    settings = written(tmp_path / "broker.conf")
+    assert (settings["brokerId"], settings["brokerRole"]) == ("0", "SYNC_MASTER")
+    assert settings["haListenPort"] == "10912"
+    assert settings["storePathCommitLog"] == f"{tmp_path}/store/commitlog"
+    assert SMALL.items() <= settings.items()
+    assert not [key for key in settings if key.startswith("rb") or "ontroller" in key]
     assert not (tmp_path / "store").exists()
 
 
@@ -105,48 +105,48 @@ def test_a_slave_begins_with_the_topics(tmp_path: Path) -> None:
 
 def test_an_elected_broker_has_no_role_of_its_own(tmp_path: Path) -> None:
     software("controller").node_command("b1", tmp_path, lines(tmp_path / "store"))
-    found = written(tmp_path / "broker.conf")
-    assert (found["brokerId"], found["brokerRole"]) == ("-1", "SLAVE")
-    assert found["enableControllerMode"] == "true"
-    assert found["controllerAddr"] == f"10.98.0.1:{CONTROLLER_PORT}"
-    assert (found["minInSyncReplicas"], found["allAckInSyncStateSet"]) == ("2", "true")
+    settings = written(tmp_path / "broker.conf")
+    assert (settings["brokerId"], settings["brokerRole"]) == ("-1", "SLAVE")
+    assert settings["enableControllerMode"] == "true"
+    assert settings["controllerAddr"] == f"10.98.0.1:{CONTROLLER_PORT}"
+    assert (settings["minInSyncReplicas"], settings["allAckInSyncStateSet"]) == ("2", "true")
 
 
 @pytest.mark.parametrize(("nameservers", "hosts"), [(1, 1), (2, 1), (3, 3)])
 def test_controllers_are_one_or_can_lose_one(tmp_path: Path, nameservers: int, hosts: int) -> None:
-    made = software("controller", nameservers)
+    controller = software("controller", nameservers)
     own = {"listenPort": "9876", "bindAddress": "10.98.0.1"}
     for number in range(nameservers):
-        made.nameserver_command(f"ns{number + 1}", tmp_path, own)
-        found = written(tmp_path / "namesrv.conf")
-        assert found["listenPort"] == "9876"
+        controller.nameserver_command(f"ns{number + 1}", tmp_path, own)
+        settings = written(tmp_path / "namesrv.conf")
+        assert settings["listenPort"] == "9876"
         if number < hosts:
-            assert found["controllerDLegerSelfId"] == f"n{number}"
-            assert len(found["controllerDLegerPeers"].split(";")) == hosts
+            assert settings["controllerDLegerSelfId"] == f"n{number}"
+            assert len(settings["controllerDLegerPeers"].split(";")) == hosts
         else:
-            assert "controllerDLegerPeers" not in found
+            assert "controllerDLegerPeers" not in settings
 
 
 def test_a_recovery_is_told_when_the_store_has_begun() -> None:
-    made = software()
-    assert made.recovered(BOOT) is None
-    assert made.recovered(BOOT + BEGUN) == {"end": 4711, "clean": False}
+    broker = software()
+    assert broker.recovered(BOOT) is None
+    assert broker.recovered(BOOT + BEGUN) == {"end": 4711, "clean": False}
     begun = (
         (BOOT + BEGUN).replace(b"abnormally", b"normally").replace(b"already exists", b"create OK")
     )
-    assert made.recovered(begun) == {"end": 4711, "clean": True}
-    assert made.recovered(b"") is None
+    assert broker.recovered(begun) == {"end": 4711, "clean": True}
+    assert broker.recovered(b"") is None
     log = b"10:0 INFO RocketmqStore - Truncate slave log to 100 success, change to transfer state\n"
-    assert [dict(cut) for cut in made.cuts(log * 2)] == [{"to": 100}, {"to": 100}]
+    assert [dict(cut) for cut in broker.cuts(log * 2)] == [{"to": 100}, {"to": 100}]
 
 
 def test_why_it_ended() -> None:
-    made = software()
+    broker = software()
     log = "x\njava.lang.RuntimeException: Lock failed,MQ already started\n\tat org.apache.A.b\n"
-    assert made.reason(log, 253).startswith("java.lang.RuntimeException: Lock failed")
-    assert made.reason("bad luck\n", 1) == "bad luck (exit code 1)"
-    assert made.reason("", None) == " (exit code None)"
-    assert [code for code in (0, 1, 137, 143, -9, None) if made.is_clean(code)] == [0, 143]
+    assert broker.reason(log, 253).startswith("java.lang.RuntimeException: Lock failed")
+    assert broker.reason("bad luck\n", 1) == "bad luck (exit code 1)"
+    assert broker.reason("", None) == " (exit code None)"
+    assert [code for code in (0, 1, 137, 143, -9, None) if broker.is_clean(code)] == [0, 143]
 
 
 def test_faults_that_would_show_nothing_are_named() -> None:
@@ -164,8 +164,8 @@ def test_a_size_for_people_is_rounded_up(text: str, size: int) -> None:
 
 async def test_a_slave_follows_while_it_hears_of_its_master() -> None:
     table = {"commitLogMaxOffset": "5000", "remainHowManyDataToFlush": "1.0 KiB"}
-    for heard, is_following in ((0, False), (1795190000000, True)):
-        slave = HaClientRuntimeInfo(last_read_timestamp=heard)
+    for last_read_ms, is_following in ((0, False), (1795190000000, True)):
+        slave = HaClientRuntimeInfo(last_read_timestamp=last_read_ms)
         ha = HaRuntimeInfo(master=False, ha_client_runtime_info=slave)
         sample = await software().observe(cast(Asker, Told(table=table, ha=ha)), ("h", 1))
         assert sample is not None
@@ -177,10 +177,10 @@ async def test_a_slave_follows_while_it_hears_of_its_master() -> None:
 async def test_an_election_is_the_controllers_word_and_the_masters_begin() -> None:
     fields = {"masterAddress": "10.98.0.5:10911", "masterEpoch": "2", "masterBrokerId": "2"}
     asker = cast(Asker, Told(replicas=fields))
-    made = software("controller")
-    assert await made.elected(asker, "b") == (("10.98.0.5", 10911), 2, 700)
-    assert await made.elected(cast(Asker, Told(replicas={"masterEpoch": "3"})), "b") is None
-    assert await made.elected(cast(Asker, Told(replicas=None)), "b") is None
+    broker = software("controller")
+    assert await broker.elected(asker, "b") == (("10.98.0.5", 10911), 2, 700)
+    assert await broker.elected(cast(Asker, Told(replicas={"masterEpoch": "3"})), "b") is None
+    assert await broker.elected(cast(Asker, Told(replicas=None)), "b") is None
     assert await software().elected(asker, "b") is None
 
 

@@ -1,4 +1,4 @@
-"""How far a simulated log is on disk, from the disk's events alone."""
+"""Synced ends of a simulated log, from the disk's events alone."""
 
 import pytest
 
@@ -12,10 +12,10 @@ FIRST = f"{DIRECTORY}/{0:020d}"
 
 def watch(*events: tuple[str, str, int]) -> LogWatch:
     """Events as (kind, path, size of a write from the start)."""
-    made = LogWatch(NodeTrace())
+    log_watch = LogWatch(NodeTrace())
     for time_ns, (kind, path, size) in enumerate(events, start=1):
-        made.saw(time_ns, kind, path, 0, size)
-    return made
+        log_watch.saw(time_ns, kind, path, 0, size)
+    return log_watch
 
 
 def test_a_sync_counts_once_its_name_is_durable_too() -> None:
@@ -27,33 +27,33 @@ def test_a_sync_counts_once_its_name_is_durable_too() -> None:
 
 
 def test_a_sync_of_the_directory_names_what_was_there_when_it_began() -> None:
-    made = watch(
+    log_watch = watch(
         ("sync_dir", DIRECTORY, 0),
         ("write", FIRST, 100),
         ("sync", FIRST, 0),
         ("sync_end", FIRST, 0),
         ("sync_dir_end", DIRECTORY, 0),
     )
-    assert made.ends() == Ends(100, 0)
+    assert log_watch.ends() == Ends(100, 0)
 
 
 def test_what_a_power_cut_left_is_named() -> None:
-    made = watch(("write", FIRST, 100))
-    made.lost_power(2)
-    made.recovered(3, 60, 4096, is_durable=True)
-    assert made.ends() == Ends(60, 60)
+    log_watch = watch(("write", FIRST, 100))
+    log_watch.lost_power(2)
+    log_watch.recovered(3, 60, 4096, is_durable=True)
+    assert log_watch.ends() == Ends(60, 60)
 
 
 def test_what_a_kill_left_is_not() -> None:
-    made = watch(("write", FIRST, 100), ("sync", FIRST, 0), ("sync_end", FIRST, 0))
-    made.died()
-    made.recovered(5, 100, 4096, is_durable=False)
-    assert made.ends() == Ends(100, 0)
+    log_watch = watch(("write", FIRST, 100), ("sync", FIRST, 0), ("sync_end", FIRST, 0))
+    log_watch.died()
+    log_watch.recovered(5, 100, 4096, is_durable=False)
+    assert log_watch.ends() == Ends(100, 0)
 
 
 def test_a_segment_exists_from_its_name_on() -> None:
     """Its directory may be synced before the first byte is written."""
-    made = watch(
+    log_watch = watch(
         ("rename", FIRST, 0),
         ("sync_dir", DIRECTORY, 0),
         ("sync_dir_end", DIRECTORY, 0),
@@ -61,11 +61,11 @@ def test_a_segment_exists_from_its_name_on() -> None:
         ("sync", FIRST, 0),
         ("sync_end", FIRST, 0),
     )
-    assert made.ends() == Ends(100, 100)
+    assert log_watch.ends() == Ends(100, 100)
 
 
 def test_what_a_failed_sync_forsook_is_durable_only_once_it_was_written_again() -> None:
-    made = watch(
+    log_watch = watch(
         ("sync_dir", DIRECTORY, 0),
         ("write", FIRST, 100),
         ("sync_dir_end", DIRECTORY, 0),
@@ -74,13 +74,13 @@ def test_what_a_failed_sync_forsook_is_durable_only_once_it_was_written_again() 
         ("sync", FIRST, 0),
         ("sync_end", FIRST, 0),
     )
-    assert made.ends() == Ends(100, 0)
+    assert log_watch.ends() == Ends(100, 0)
     for time_ns, kind in enumerate(("sync_dir", "sync_dir_end"), start=8):
-        made.saw(time_ns, kind, DIRECTORY, 0, 0)
-    assert made.ends() == Ends(100, 0)
+        log_watch.saw(time_ns, kind, DIRECTORY, 0, 0)
+    assert log_watch.ends() == Ends(100, 0)
     for time_ns, (kind, size) in enumerate((("write", 100), ("sync", 0), ("sync_end", 0)), 10):
-        made.saw(time_ns, kind, FIRST, 0, size)
-    assert made.ends() == Ends(100, 100)
+        log_watch.saw(time_ns, kind, FIRST, 0, size)
+    assert log_watch.ends() == Ends(100, 100)
 
 
 def test_a_node_that_dies_in_the_moment_of_a_write_had_written() -> None:

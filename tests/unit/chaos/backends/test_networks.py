@@ -1,4 +1,4 @@
-"""Which network a run's machines get, with root and without."""
+"""Choice of a run's network, with root and without."""
 
 import os
 from typing import cast

@@ -1,4 +1,4 @@
-"""What a backend decides by itself, with programs that only pretend to run."""
+"""Decisions of a backend, with programs that only pretend to run."""
 
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from tests.support.network import set_up
 
 
 class Program:
-    """One that runs from `launch` on until a signal ends it."""
+    """A program that runs from `launch` on until a signal ends it."""
 
     def __init__(self, directory: Path, may_start: trio.Event) -> None:
         self._log_path = directory / "log"
@@ -63,7 +63,7 @@ class Program:
 
 
 class Backend(ProcessBackend):
-    """One of such programs; `may_start` holds back those that are being started."""
+    """A backend of such programs; `may_start` holds back those that are being started."""
 
     programs: dict[str, Program]
     may_start: trio.Event
@@ -102,11 +102,11 @@ def backend(tmp_path: Path) -> Iterator[Backend]:
     machines = {name: Machine(tmp_path / name, name) for name in ("b1", "b2")}
     network = Network(Machines(["b1", "b2"], ["ns1"]))
     with set_up(network, machines, tmp_path / "nodes") as setup:
-        made = Backend(setup)
-        made.programs = {}
-        made.may_start = trio.Event()
-        made.may_start.set()
-        yield made
+        prepared = Backend(setup)
+        prepared.programs = {}
+        prepared.may_start = trio.Event()
+        prepared.may_start.set()
+        yield prepared
 
 
 async def while_starting(backend: Backend, name: str, do: Callable[[], Awaitable[object]]) -> None:
@@ -120,12 +120,12 @@ async def while_starting(backend: Backend, name: str, do: Callable[[], Awaitable
         backend.may_start.set()
 
 
-@pytest.mark.parametrize("what", ["kill", "stop"])
+@pytest.mark.parametrize("method", ["kill", "stop"])
 async def test_a_program_that_is_just_being_started_is_ended_too(
-    what: str, backend: Backend
+    method: str, backend: Backend
 ) -> None:
     async with backend:
-        await while_starting(backend, "b1", partial(getattr(backend, what), "b1"))
+        await while_starting(backend, "b1", partial(getattr(backend, method), "b1"))
         assert backend.state("b1") == "down"
         assert backend.ends("b1") == 1
         assert backend.end_reason("b1") == ""
@@ -168,14 +168,14 @@ async def test_who_ends_by_itself_has_a_reason_and_who_is_killed_has_none(
 
 
 class Cut(Machine):
-    """One whose power can be cut, without any effect."""
+    """A machine whose power can be cut, without any effect."""
 
     def power_cut(self) -> None:
         """Nothing."""
 
 
 async def test_a_power_cut_while_a_machine_comes_back_is_behind_its_start(tmp_path: Path) -> None:
-    """In front of it, the node would start on a network that stays silent."""
+    """Before its start, the node would start on a network that stays silent."""
     network = Network(Machines(["b1"], ["ns1"]))
     with set_up(network, {"b1": Cut(tmp_path / "b1", "b1")}, tmp_path / "nodes") as setup:
         backend = Backend(setup)
@@ -235,5 +235,5 @@ def test_a_slave_is_to_be_emptied_as_long_as_its_last_word_is_that() -> None:
         ("replication.refused", "its log is shorter; set rbDiverged=cut, or empty its store"),
     ):
         lines.append(f"2026-11-27 ERROR node {render(event, {'master': 'm:1', 'reason': reason})}")
-    said = [OwnSoftware().refuses("\n".join(lines[: end + 1]).encode()) for end in range(3)]
-    assert said == [f"it differs from the master's at 3; {EMPTY_IT}", "", ""]
+    reasons = [OwnSoftware().refuses("\n".join(lines[: end + 1]).encode()) for end in range(3)]
+    assert reasons == [f"it differs from the master's at 3; {EMPTY_IT}", "", ""]

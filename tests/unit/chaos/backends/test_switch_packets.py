@@ -44,17 +44,17 @@ def test_the_way_back_swaps_both_ends() -> None:
 
 
 def test_the_kernels_table_is_read_also_for_mapped_addresses() -> None:
-    rest = "00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0"
+    columns = "00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0"
     lines = [
-        f"   0: 0100620A:2A9F 00000000:0000 0A {rest}",
-        f"   1: 0100620A:9C40 0200620A:2A9F 01 {rest}",
-        f"   2: 0100620A:9C41 0200620A:2A9F 06 {rest}",
+        f"   0: 0100620A:2A9F 00000000:0000 0A {columns}",
+        f"   1: 0100620A:9C40 0200620A:2A9F 01 {columns}",
+        f"   2: 0100620A:9C41 0200620A:2A9F 06 {columns}",
         "   3: 0000000000000000FFFF00000100620A:9C42 "
-        f"0000000000000000FFFF00000200620A:2A9F 08 {rest}",
+        f"0000000000000000FFFF00000200620A:2A9F 08 {columns}",
     ]
-    found = parse_table(lines)
-    assert found == [End(ONE, port, OTHER, 10_911) for port in (40_000, 40_002)]
-    assert found[0].key == KEY
+    ends = parse_table(lines)
+    assert ends == [End(ONE, port, OTHER, 10_911) for port in (40_000, 40_002)]
+    assert ends[0].key == KEY
 
 
 def test_an_open_connection_of_this_machine_is_found() -> None:
@@ -62,6 +62,6 @@ def test_an_open_connection_of_this_machine_is_found() -> None:
         address = server.getsockname()
         with socket.create_connection(address) as client, open("/proc/net/tcp") as table:
             local = socket.inet_aton("127.0.0.1")
-            wanted = End(local, client.getsockname()[1], local, address[1])
-            assert wanted in parse_table(table.read().splitlines()[1:])
+            end = End(local, client.getsockname()[1], local, address[1])
+            assert end in parse_table(table.read().splitlines()[1:])
             server.accept()[0].close()

@@ -157,25 +157,25 @@ def test_what_was_sent_later_has_to_be_there(run: RunMaker) -> None:
 
 def test_a_send_that_nobody_can_date_goes_by_its_place() -> None:
     deletion = Deletion("T", BEGIN_NS, END_NS, {"b": 1000})
-    one = Generations({"T": deletion}, ["b"])
-    ids = [one.topic_of("T", 0, value, at) for value, at in ((1, 999), (2, 1000))]
+    generations = Generations({"T": deletion}, ["b"])
+    ids = [generations.topic_of("T", 0, value, at) for value, at in ((1, 999), (2, 1000))]
     assert ids == ["T (deleted)", "T"]
-    assert one.is_deleted(1)
-    assert not one.is_deleted(2)
-    assert one.topic_of_row("T", END_NS + MS, 1) == "T (deleted)"
-    assert one.topic_of("U", 0, 1, 5) == "U"
+    assert generations.is_deleted(1)
+    assert not generations.is_deleted(2)
+    assert generations.topic_of_row("T", END_NS + MS, 1) == "T (deleted)"
+    assert generations.topic_of("U", 0, 1, 5) == "U"
 
 
 def test_what_was_read_before_a_deletion_is_of_the_deleted_topic() -> None:
-    """In the end of the log that a former master lost, the message lay beyond the deletion's
-    offset."""
+    """The message was beyond the deletion's offset, in the end of the log that a former master
+    lost."""
     deletion = Deletion("T", BEGIN_NS, END_NS, {"b": 1000})
-    one = Generations({"T": deletion}, ["b"])
+    generations = Generations({"T": deletion}, ["b"])
     row = Row(
         number=0, process=1, function=Function.DELIVER, topic=0, queue=0, value=7, operation=1,
         attempt=0, invoked_ns=BEGIN_NS - 2, returned_ns=BEGIN_NS - 1, outcome=Outcome.OK, status=0,
         queue_offset=26, physical_offset=-1, length=0, epoch=0, node=0, body_crc=0, label_crc=0,
     )  # fmt: skip
-    one.learn("T", row)
-    assert one.topic_of("T", 0, 7, 1001) == "T (deleted)"
-    assert one.topic_of_row("T", BEGIN_NS - 2, 7) == "T (deleted)"
+    generations.learn("T", row)
+    assert generations.topic_of("T", 0, 7, 1001) == "T (deleted)"
+    assert generations.topic_of_row("T", BEGIN_NS - 2, 7) == "T (deleted)"

@@ -319,8 +319,8 @@ def test_a_group_owes_no_position_of_what_a_second_master_took(
 
 def test_an_offset_that_damage_made_has_no_place() -> None:
     """Damage may make an offset too large for a key."""
-    found = passes.pack(passes.column([1, 1]), passes.column([OFFSET_MASK, OFFSET_MASK + 1]))
-    assert list(found) == [pack(1, OFFSET_MASK), pack(1, OFFSET_MASK + 1)]
+    packed = passes.pack(passes.column([1, 1]), passes.column([OFFSET_MASK, OFFSET_MASK + 1]))
+    assert list(packed) == [pack(1, OFFSET_MASK), pack(1, OFFSET_MASK + 1)]
     assert pack(1, OFFSET_MASK + 1) == -1
 
 

@@ -166,7 +166,7 @@ def dead_letters_unread_and_one_call_too_few(run: RunMaker) -> None:
 
 
 def put_back_and_lost(run: RunMaker, *, process: int = 6) -> None:
-    """One member had it again, and lost its queue before it was done."""
+    """A member received it again, and lost its queue before it was done."""
     run.record.promise = Promise(replication="async", copies=1)
     refused_and_not_again(run)
     run.strike(DUE_NS + SECOND, "b1", "powercut", written=10_000, durable=6_000)
@@ -206,7 +206,7 @@ def lost(run: RunMaker) -> None:
 def promoted_without_it(
     run: RunMaker, *, at_s: int = 70, written: int = 5_000, end: int = 10_000
 ) -> None:
-    """What a consumer put back lies after everything that it got."""
+    """A message that a consumer put back is after everything that it got."""
     refused_and_not_again(run)
     run.trace = Trace()
     for node in run.nodes:
@@ -261,7 +261,7 @@ def promoted_with_all_there_was(run: RunMaker) -> None:
 
 
 def down_when_it_was_due(run: RunMaker, *, up_s: int = 71) -> None:
-    """Its master returned, accepted messages for a second, and lost what it delivered late."""
+    """Its master returned, accepted messages for a second, and lost those it delivered late."""
     run.record.promise = Promise(replication="async", copies=1)
     tell(run)
     hear(run, ORDERED, DUE_NS)

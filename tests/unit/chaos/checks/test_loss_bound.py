@@ -541,7 +541,7 @@ def test_a_node_that_gives_readers_what_is_not_on_its_disk(
 def test_an_answer_may_be_on_its_way_while_its_disk_is_lost(
     bound: Bound, after_s: int, expected: list[int]
 ) -> None:
-    """As long as a connection is kept during a partition."""
+    """A connection may be kept during a partition."""
     bound.promise(flush="sync", copies=1)
     for node in ("b1", "b2", "b3"):
         bound.writes(node)

@@ -92,7 +92,7 @@ def answered_by_the_one_before(run: RunMaker) -> None:
         (back_by_itself, 1),
         (answered_by_the_one_before, 0),
     ],
-    ids=lambda one: getattr(one, "__name__", str(one)),
+    ids=lambda case: getattr(case, "__name__", str(case)),
 )
 def test_a_node_says_what_it_was_told(
     tmp_path: Path, change: Callable[[RunMaker], None], count: int

@@ -623,7 +623,7 @@ def test_nothing_is_acknowledged_after_an_error(run: RunMaker) -> None:
 
 
 def cut(run: RunMaker) -> None:
-    """Node b2 cut off message 99, of which it keeps a copy."""
+    """Node b2 truncated message 99 and keeps a copy of it."""
     run.event(20 * SECOND, "b2", "cut", start=0)
     run.sends[-1].value = COUNT - 1
 
@@ -936,7 +936,7 @@ def test_what_a_second_master_wrote_is_no_part_of_the_truth(
 def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
     run: RunMaker, tmp_path: Path, written_to: int, expected: set[str]
 ) -> None:
-    """What it has after it follows again is judged."""
+    """Messages that it has after it follows again are judged."""
     end_offsets = ends(tmp_path)
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.trace = Trace()

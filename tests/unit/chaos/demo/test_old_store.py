@@ -43,8 +43,8 @@ def test_settings_and_messages_of_a_real_broker(name: str, tmp_path: Path) -> No
     for row in manifest(name)["stored"]:
         queue = old.queues[row["topic"], row["queueId"]]
         if row["storeSize"]:
-            found = queue[row["queueOffset"]]
-            assert (found.physical, found.size) == (row["commitLogOffset"], row["storeSize"])
+            entry = queue[row["queueOffset"]]
+            assert (entry.physical, entry.size) == (row["commitLogOffset"], row["storeSize"])
         else:
             assert any(one.physical == row["commitLogOffset"] for one in queue.values())
     assert not old.left_out
@@ -60,10 +60,10 @@ def test_messages_of_a_deleted_topic_are_left_out(tmp_path: Path) -> None:
     del table["topicConfigTable"]["FxTags"]
     path.write_text(json.dumps(table))
     old = read_old_store(root)
-    gone = sum(len(queue) for name, queue in whole.queues.items() if name[0] == "FxTags")
-    assert gone
-    assert old.left_out == {"FxTags": gone}
-    assert old.messages == whole.messages - gone
+    left_out = sum(len(queue) for name, queue in whole.queues.items() if name[0] == "FxTags")
+    assert left_out
+    assert old.left_out == {"FxTags": left_out}
+    assert old.messages == whole.messages - left_out
     assert "FxTags" in old.topics
 
 

@@ -1,4 +1,4 @@
-"""How many messages readers have before them, by the rows of a history."""
+"""Backlog of readers in messages, by the rows of a history."""
 
 from rocketbed.chaos.evidence.history import FINAL_READER, Function, Outcome, Row
 from rocketbed.chaos.evidence.lag import Lag
@@ -9,8 +9,8 @@ TOPIC, GROUP, MASTER, SLAVE = 1, 2, 3, 4
 def row(function: Function, **columns: int) -> Row:
     """An attempt in queue 0 that was answered."""
     empty = Row(*[-1] * len(Row._fields))
-    known = {"topic": TOPIC, "queue": 0, "outcome": Outcome.OK, "node": GROUP} | columns
-    return empty._replace(function=function, **known)
+    values = {"topic": TOPIC, "queue": 0, "outcome": Outcome.OK, "node": GROUP} | columns
+    return empty._replace(function=function, **values)
 
 
 def sent(offset: int, **columns: int) -> Row:
@@ -23,8 +23,8 @@ def stood(at: int, *, group: int = 1, **columns: int) -> Row:
 
 def lag_of(*rows: Row) -> int:
     lag = Lag({MASTER: GROUP, SLAVE: GROUP})
-    for one in rows:
-        lag.add(one)
+    for added in rows:
+        lag.add(added)
     return lag.messages
 
 
@@ -64,9 +64,9 @@ def test_attempts_without_an_answer_tell_nothing() -> None:
 
 def test_a_deleted_topic_is_before_nobody() -> None:
     lag = Lag({})
-    for one in (stood(0), sent(4), stood(0, topic=5), sent(1, topic=5)):
-        lag.add(one)
+    for added in (stood(0), sent(4), stood(0, topic=5), sent(1, topic=5)):
+        lag.add(added)
     lag.remove_topic(TOPIC)
     assert lag.messages == 2
-    lag.add(sent(0))  # made again, and nobody reads it yet
+    lag.add(sent(0))  # recreated, and not read yet
     assert lag.messages == 2

@@ -1,4 +1,4 @@
-"""Who may look and press."""
+"""Access rights to the live page: viewing and pressing buttons."""
 
 import pytest
 
@@ -66,6 +66,6 @@ def test_a_button_needs_the_token_in_a_header(access: Access) -> None:
 
 
 def test_tokens_are_drawn() -> None:
-    one, other = Access(PORT), Access(PORT)
-    assert one.token != other.token
-    assert len(one.token) >= 32
+    first, second = Access(PORT), Access(PORT)
+    assert first.token != second.token
+    assert len(first.token) >= 32

@@ -1,4 +1,4 @@
-"""What browsers are told: everything once, then what changed, and never a queue of it."""
+"""Updates to browsers: everything at first, then changes, and never a queue of them."""
 
 import pytest
 import trio

@@ -65,5 +65,5 @@ def test_what_is_wrong_is_named() -> None:
         "b1": machine("master", cut=True),
         "c1": machine("slave"),
     }
-    found = troubles(machines, {"b": ["b1"], "c": ["c1"]})
-    assert found == ["ns1 paused", "b1 cut off", "no master in c"]
+    problems = troubles(machines, {"b": ["b1"], "c": ["c1"]})
+    assert problems == ["ns1 paused", "b1 cut off", "no master in c"]

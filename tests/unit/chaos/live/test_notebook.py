@@ -1,4 +1,4 @@
-"""What was done by hand to a local cluster, as a scenario."""
+"""Actions by hand on a local cluster, as a scenario."""
 
 from pathlib import Path
 

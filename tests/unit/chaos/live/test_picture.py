@@ -1,4 +1,4 @@
-"""What is drawn of what happens."""
+"""Drawing of the events of a run."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ def of_kind(feed: Feed, kind: str) -> list[dict[str, Any]]:
     return [value for key, value in feed.since(0).items() if key.startswith(f"{kind}:")]
 
 
-def nemesis(time_s: float, what: str, step: str, **fields: Any) -> Event:
+def nemesis(time_s: float, event: str, step: str, **fields: Any) -> Event:
     row = {"step": step, "targets": ["b1"], "second": [], "for_s": None, **fields}
-    return Event(round(time_s * 1e9), Function.NEMESIS, "b1", what, row)
+    return Event(round(time_s * 1e9), Function.NEMESIS, "b1", event, row)
 
 
 def test_a_row_is_one_thing_after_the_other() -> None:
@@ -52,8 +52,8 @@ def test_what_is_done_in_a_moment_is_a_line() -> None:
 
 def test_a_step_heal_ends_links_and_disks_but_no_pause() -> None:
     drawn, feed = picture()
-    for what in ("isolate", "disk", "pause"):
-        drawn.take(nemesis(1, what, f"at 1s {what} b1", began_ns=1))
+    for fault in ("isolate", "disk", "pause"):
+        drawn.take(nemesis(1, fault, f"at 1s {fault} b1", began_ns=1))
     drawn.take(nemesis(2, "heal", "at 2s heal", began_ns=2))
     ends = {span["verb"]: span["end"] for span in of_kind(feed, "span")}
     assert ends == {"isolate": 2.0, "disk": 2.0, "pause": None}

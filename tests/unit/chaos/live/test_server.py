@@ -49,7 +49,7 @@ class Site:
     async def ask(
         self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b""
     ) -> tuple[int, dict[str, str], bytes]:
-        """One request on a connection of its own: status, headers, body."""
+        """Make a request on a connection of its own: return status, headers, body."""
         lines = {"host": self.host, "connection": "close", **(headers or {})}
         if body:
             lines["content-length"] = str(len(body))
@@ -81,12 +81,12 @@ def parse(data: bytes) -> tuple[int, dict[str, str], bytes]:
 
 @asynccontextmanager
 async def site() -> AsyncIterator[Site]:
-    made = Site()
-    await made.server.listen(0)
+    opened = Site()
+    await opened.server.listen(0)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(made.server.serve)
+        nursery.start_soon(opened.server.serve)
         with trio.fail_after(20):
-            yield made
+            yield opened
         nursery.cancel_scope.cancel()
 
 
@@ -205,16 +205,16 @@ async def test_the_report_is_served_once_there_is_one(tmp_path: Path) -> None:
 
 async def test_a_taken_port_is_said_so() -> None:
     async with site() as here:
-        other = LiveServer(real_world("test"), Feed(), Desk())
+        second_server = LiveServer(real_world("test"), Feed(), Desk())
         with pytest.raises(LiveError, match="choose another --live-port"):
-            await other.listen(here.server.access.port)
+            await second_server.listen(here.server.access.port)
 
 
 async def test_two_servers_do_not_take_each_others_tokens() -> None:
-    async with site() as one, site() as other:
-        assert (await one.ask("GET", f"/?token={other.token}"))[0] == 403
-        cookies = "; ".join(s.server.access.cookie.partition(";")[0] for s in (one, other))
-        for here in (one, other):
+    async with site() as first, site() as second:
+        assert (await first.ask("GET", f"/?token={second.token}"))[0] == 403
+        cookies = "; ".join(s.server.access.cookie.partition(";")[0] for s in (first, second))
+        for here in (first, second):
             assert (await here.ask("GET", "/", {"cookie": cookies}))[0] == 200
 
 

@@ -18,12 +18,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rocketbed.chaos.live.watch.LOOK_S", 0.005)
 
 
-def made(directory: Path, slaves: int = 2) -> LocalCluster:
+def new_cluster(directory: Path, slaves: int = 2) -> LocalCluster:
     return LocalCluster.create(directory, slaves=slaves)
 
 
 async def test_the_same_cluster_with_other_roles_is_watched_on(tmp_path: Path) -> None:
-    cluster = made(tmp_path)
+    cluster = new_cluster(tmp_path)
     watch = Watch(cluster, Feed(), real_world("test"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch.run, None)
@@ -59,7 +59,7 @@ async def test_each_of_several_groups_has_a_master(tmp_path: Path) -> None:
 
 
 async def test_another_cluster_in_its_place_ends_the_watch(tmp_path: Path) -> None:
-    cluster = made(tmp_path)
+    cluster = new_cluster(tmp_path)
     watch = Watch(cluster, Feed(), real_world("test"))
     async with trio.open_nursery() as nursery:
 
@@ -70,7 +70,7 @@ async def test_another_cluster_in_its_place_ends_the_watch(tmp_path: Path) -> No
             before = watch.feed.get("clock")
             while watch.feed.get("clock") == before:  # it looks on at nothing
                 await trio.lowlevel.checkpoint()
-            made(tmp_path, slaves=1)
+            new_cluster(tmp_path, slaves=1)
 
         nursery.start_soon(replace)
         with trio.fail_after(20):

@@ -144,7 +144,7 @@ def test_plans_of_groups_with_failover_leave_everything_to_them() -> None:
         verbs.update(here)
         for step in plan.steps:
             assert "lost-fsync" not in step.words
-            # Within an operation: nobody can see to it that another one could lead.
+            # Within an operation: no step can make sure that another node could lead.
             assert plan.shape.flush == "sync" or not (
                 step.verb == "crash" and "powercut" in step.words
             )

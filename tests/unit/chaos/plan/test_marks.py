@@ -11,7 +11,7 @@ from tests.support.paths import ROOT
 
 def marks_in_code() -> set[str]:
     """Their names, with a star for a part that differs."""
-    found = set()
+    marks = set()
     for folder in ("node", "replication", "routing", "rocketbed"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -24,8 +24,8 @@ def marks_in_code() -> set[str]:
                     name = node.args[0]
                     parts = name.values if isinstance(name, ast.JoinedStr) else [name]
                     if any(isinstance(part, ast.Constant) for part in parts):
-                        found.add("".join(_text(part) for part in parts))
-    return found
+                        marks.add("".join(_text(part) for part in parts))
+    return marks
 
 
 def _text(part: ast.expr) -> str:

@@ -69,9 +69,12 @@ def test_the_function_and_the_file_give_one_plan() -> None:
 
 
 def test_a_family_is_described_by_its_function() -> None:
-    made = family(sync_failover, backends=["sim"])
-    assert (made.name, made.description) == ("sync-failover", "Kill the master, promote a slave.")
-    assert made.plan(0, quick=True).faults_s == 12.0
+    described = family(sync_failover, backends=["sim"])
+    assert (described.name, described.description) == (
+        "sync-failover",
+        "Kill the master, promote a slave.",
+    )
+    assert described.plan(0, quick=True).faults_s == 12.0
 
 
 def chancy(sc: Scenario) -> None:
@@ -82,9 +85,11 @@ def chancy(sc: Scenario) -> None:
 
 
 def test_chance_is_the_seed_alone() -> None:
-    made = family(chancy)
-    assert [made.plan(seed) for seed in range(6)] == [made.plan(seed) for seed in range(6)]
-    assert len({str(made.plan(seed)) for seed in range(6)}) > 3
+    drawn_family = family(chancy)
+    assert [drawn_family.plan(seed) for seed in range(6)] == [
+        drawn_family.plan(seed) for seed in range(6)
+    ]
+    assert len({str(drawn_family.plan(seed)) for seed in range(6)}) > 3
 
 
 def test_labels_are_made_only_where_they_are_used() -> None:
@@ -100,7 +105,7 @@ def test_labels_are_made_only_where_they_are_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "expected_text"),
     [
         (lambda sc: sc.at(1).kil("leader"), "unknown fault 'kil'; did you mean 'kill'?"),
         (lambda sc: sc.at(1).kill("leader", fast=True), "unknown argument of kill"),
@@ -115,11 +120,11 @@ def test_labels_are_made_only_where_they_are_used() -> None:
         (lambda sc: sc.cluster(brokers=0), "brokers: 0 is not between"),
     ],
 )
-def test_mistakes(call: object, said: str) -> None:
-    made = family(call, name="x")  # type: ignore[arg-type]
+def test_mistakes(call: object, expected_text: str) -> None:
+    mistaken = family(call, name="x")  # type: ignore[arg-type]
     with pytest.raises(ScenarioError) as raised:
-        made.plan(0)
-    assert said in str(raised.value)
+        mistaken.plan(0)
+    assert expected_text in str(raised.value)
 
 
 def test_python_files(tmp_path: Path) -> None:
@@ -170,14 +175,14 @@ def test_what_ships() -> None:
         "register-loss",
     }
     assert shipped <= set(scenario_names())
-    for made in all_scenarios():
-        assert made.description
-        assert "\n" not in made.description
-        for backend in made.backends:
+    for scenario in all_scenarios():
+        assert scenario.description
+        assert "\n" not in scenario.description
+        for backend in scenario.backends:
             for quick in (False, True):
-                plan = made.plan(7, backend, quick=quick)
-                assert plan == made.plan(7, backend, quick=quick)
-                assert plan.steps or made.name == "rebalance"
+                plan = scenario.plan(7, backend, quick=quick)
+                assert plan == scenario.plan(7, backend, quick=quick)
+                assert plan.steps or scenario.name == "rebalance"
                 assert plan.faults_s <= (15 if quick else 70)
 
 

@@ -1,4 +1,4 @@
-"""What a replay says of the findings that it was to have again."""
+"""Report of a replay about the findings that it should reproduce."""
 
 import pytest
 
@@ -9,17 +9,17 @@ from rocketbed.chaos.search.replay import Replayed
 from rocketbed.chaos.search.runner import Outcome
 
 
-def replayed(wanted: str, found: str) -> Replayed:
-    results = [judged(name, 1, "things", [Example("gone")]) for name in found.split()]
+def replayed(expected_ids: str, actual_ids: str) -> Replayed:
+    results = [judged(name, 1, "things", [Example("gone")]) for name in actual_ids.split()]
     plan = Plan(name="small", seed=1, shape=Shape(brokers=1))
     outcome = Outcome(
         plan=plan, backend="process", judgement=Judgement(record=None, results=results)
     )
-    return Replayed(outcome=outcome, same_digest=None, expected=frozenset(wanted.split()))
+    return Replayed(outcome=outcome, same_digest=None, expected=frozenset(expected_ids.split()))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "said", "is_same"),
+    ("expected_ids", "actual_ids", "comparison", "is_same"),
     [
         (
             "unseen-message moved-write",
@@ -38,6 +38,8 @@ def replayed(wanted: str, found: str) -> Replayed:
         ("", "lost-write", "no findings the first time, lost-write this time", True),
     ],
 )
-def test_what_came_again_is_named(wanted: str, found: str, said: str, is_same: bool) -> None:
-    run = replayed(wanted, found)
-    assert (run.comparison(), run.same_finding) == (said, is_same)
+def test_what_came_again_is_named(
+    expected_ids: str, actual_ids: str, comparison: str, is_same: bool
+) -> None:
+    run = replayed(expected_ids, actual_ids)
+    assert (run.comparison(), run.same_finding) == (comparison, is_same)

@@ -1,4 +1,4 @@
-"""Which checks have to run follows from the load."""
+"""Checks that have to run, which follow from the load."""
 
 import pytest
 

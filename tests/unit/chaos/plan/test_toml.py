@@ -122,7 +122,7 @@ def test_seed_draws_background_faults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_text"),
     [
         ("brokers = 3", "file.toml: brokers: unknown key"),
         (
@@ -206,15 +206,15 @@ def test_seed_draws_background_faults() -> None:
         ("[[step]]\nat = '1s'\nkill = 'leader'", "step: unknown key; did you mean 'steps'?"),
     ],
 )
-def test_mistakes_are_told_with_their_place(text: str, said: str) -> None:
+def test_mistakes_are_told_with_their_place(text: str, expected_text: str) -> None:
     with pytest.raises(ScenarioError) as raised:
         read_toml(f"name = 'x'\n{text}\n", "file.toml")
-    assert said in str(raised.value)
+    assert expected_text in str(raised.value)
     assert str(raised.value).startswith("file.toml: ")
 
 
 @pytest.mark.parametrize(
-    ("step", "said"),
+    ("step", "expected_text"),
     [
         ("at -1s kill leader", "before the cluster is up"),
         ("at 61s kill leader", "it is due at 61s, after the faults end ([recovery] at = 60s)"),
@@ -228,23 +228,23 @@ def test_mistakes_are_told_with_their_place(text: str, said: str) -> None:
         ("after x+1s kill leader as x", "labels form a cycle"),
     ],
 )
-def test_steps_that_can_never_be_are_refused(step: str, said: str) -> None:
+def test_steps_that_can_never_be_are_refused(step: str, expected_text: str) -> None:
     with pytest.raises(ScenarioError) as raised:
         read_toml(f"name = 'x'\nsteps = [{step!r}]\n", "file.toml")
-    assert said in str(raised.value)
+    assert expected_text in str(raised.value)
     assert f"step {step!r}" in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"),
+    ("steps", "pattern"),
     [
         (["at 8s kill leader as k", "at 3s restart @k"], "@k is used at 3s, before its step"),
         (["at 1s kill leader as k", "at 2s kill leader as k"], "two steps are called 'k'"),
         (["after a kill leader as b", "after b kill leader as a"], "labels form a cycle"),
     ],
 )
-def test_labels_have_an_order(steps: list[str], said: str) -> None:
-    with pytest.raises(ScenarioError, match=said):
+def test_labels_have_an_order(steps: list[str], pattern: str) -> None:
+    with pytest.raises(ScenarioError, match=pattern):
         read_toml(f"name = 'x'\nsteps = {steps!r}\n", "file.toml")
 
 
@@ -276,6 +276,6 @@ def test_a_backend_that_the_scenario_is_not_made_for() -> None:
 @pytest.mark.parametrize("name", [name for name in scenario_names() if name != "soak-swarm"])
 def test_a_shipped_scenario_names_what_it_is_there_to_show(name: str) -> None:
     """The swarm visits everything: a campaign of it fails where a check ran in no seed."""
-    shown = load_scenario(name).plan(1).expect.checks
-    assert shown
-    assert set(shown) <= set().union(*(check.ids for check in CHECKS))
+    checks = load_scenario(name).plan(1).expect.checks
+    assert checks
+    assert set(checks) <= set().union(*(check.ids for check in CHECKS))

@@ -30,9 +30,9 @@ def test_a_name_has_plain_signs_and_says_whose_it_is(node: str, name: str) -> No
 
 
 def test_a_long_name_is_cut_and_still_its_own() -> None:
-    one, other = (name_of(f"test_a.py::test_one[{'x' * 400}{end}]") for end in "ab")
-    assert len(one) == len(other) <= NAME_MAX + 9
-    assert one != other
+    first, second = (name_of(f"test_a.py::test_one[{'x' * 400}{end}]") for end in "ab")
+    assert len(first) == len(second) <= NAME_MAX + 9
+    assert first != second
 
 
 def test_a_fixture_wrapped_by_pytest_asyncio_is_the_users_again() -> None:
@@ -40,11 +40,11 @@ def test_a_fixture_wrapped_by_pytest_asyncio_is_the_users_again() -> None:
         raise AssertionError
 
     def wrapper_of(home: str) -> Any:
-        made: Any = FunctionType(inner.__code__, {"__name__": home})
-        made.__wrapped__ = inner
-        return made
+        wrapper: Any = FunctionType(inner.__code__, {"__name__": home})
+        wrapper.__wrapped__ = inner
+        return wrapper
 
     assert _unwrapped(wrapper_of(OTHERS[0])) is inner
-    other = wrapper_of("somebody")
-    assert _unwrapped(other) is other
+    foreign = wrapper_of("somebody")
+    assert _unwrapped(foreign) is foreign
     assert _unwrapped(inner) is inner

@@ -1,4 +1,4 @@
-"""What is said first of a failing run: the step that took messages, and all checks that saw it."""
+"""First sentence about a failing run: the step that lost messages, and all checks that saw it."""
 
 from array import array
 
@@ -110,13 +110,13 @@ def test_a_crash_and_what_waited_for_the_node_stand_in_one_group() -> None:
         stall("leader-serves", "b: no master serves 60 s after the faults"),
         stall("nodes-stop", "b1: had to be killed"),
     )
-    found = groups_of([KILL], *stalls, crash("b1", KILL.end_ns))
-    assert found == [["no-unexpected-exit", "leader-serves", "replicas-equal", "nodes-stop"]]
+    groups = groups_of([KILL], *stalls, crash("b1", KILL.end_ns))
+    assert groups == [["no-unexpected-exit", "leader-serves", "replicas-equal", "nodes-stop"]]
 
 
 def test_findings_of_other_nodes_stay_apart() -> None:
-    other = stall("replicas-equal", "b: after 60 s: b2 does not answer")
-    assert groups_of([KILL], crash("b1", KILL.end_ns), other) == [
+    replica_stall = stall("replicas-equal", "b: after 60 s: b2 does not answer")
+    assert groups_of([KILL], crash("b1", KILL.end_ns), replica_stall) == [
         ["no-unexpected-exit"],
         ["replicas-equal"],
     ]
@@ -151,8 +151,8 @@ def test_findings_without_a_node_stay_apart() -> None:
 
 def test_a_dot_stands_where_the_loss_happened_with_a_line_to_what_showed_it() -> None:
     judged_, record = judgement(judged("lost-write", 9, "messages", [lost(40)]))
-    found = roots(judged_, record, None)
-    drawing = timeline(Story(end_s=10.0, recovery_s=0.0, roles={"b1": []}), judged_, found)
+    root_losses = roots(judged_, record, None)
+    drawing = timeline(Story(end_s=10.0, recovery_s=0.0, roles={"b1": []}), judged_, root_losses)
     assert '<a href="#root-1"><circle' in drawing
     assert '<a href="#find-lost-write-1"><circle' in drawing
     assert drawing.count('class="thread"') == 1

@@ -42,21 +42,21 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], tuple[Outcome, Path]]:
-    """A run as it is, or with a planted bug; each made once."""
-    made: dict[bool, tuple[Outcome, Path]] = {}
+    """Run with or without a planted bug; each made at most once."""
+    runs: dict[bool, tuple[Outcome, Path]] = {}
 
     def get(planted: bool) -> tuple[Outcome, Path]:
-        if planted not in made:
+        if planted not in runs:
             directory = tmp_path_factory.mktemp("run") / "run"
             options = Options(before=plant if planted else None)
-            made[planted] = run_plan(plan(), options, directory=directory), directory
-        return made[planted]
+            runs[planted] = run_plan(plan(), options, directory=directory), directory
+        return runs[planted]
 
     return get
 
 
 class Links(HTMLParser):
-    """What a page fetches, and where its links go."""
+    """Links of a page, and everything it fetches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,8 +122,8 @@ def test_steps_that_never_came_about_are_named(tmp_path: Path) -> None:
     vain = "at 3s crash b1 at mark store.retention_removed within 2s as c"
     drawn = "at 4s kill b2 with p=1e-9 as d", "after d+1s restart b2"
     steps = (never, after, vain, "after c+1s kill b2", *drawn)
-    wanted = replace(plan(), steps=tuple(map(parse_step, steps)))
-    outcome = run_plan(wanted, Options(), directory=tmp_path / "run")
+    failing_plan = replace(plan(), steps=tuple(map(parse_step, steps)))
+    outcome = run_plan(failing_plan, Options(), directory=tmp_path / "run")
     assert outcome.record is not None
     assert outcome.judgement is not None
     lines = summary_text(outcome.judgement, outcome.record).splitlines()
@@ -184,19 +184,19 @@ def test_the_console_explains_why_checks_do_not_apply_if_asked(
 def test_thinning_keeps_the_extremes_of_each_column() -> None:
     points = [(float(number), float(number % 7)) for number in range(10_000)]
     points[5_000] = (5_000.0, 99.0)
-    kept = thin(points, 100)
-    assert len(kept) < 600
-    assert (5_000.0, 99.0) in kept
-    assert kept[0] == points[0]
-    assert kept[-1] == points[-1]
-    assert kept == sorted(kept)
+    thinned = thin(points, 100)
+    assert len(thinned) < 600
+    assert (5_000.0, 99.0) in thinned
+    assert thinned[0] == points[0]
+    assert thinned[-1] == points[-1]
+    assert thinned == sorted(thinned)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 60.0), (0.0, 0.3), (5.0, 5.0), (0.0, 1e9)])
 def test_ticks_are_round_and_within(low: float, high: float) -> None:
-    found = ticks(low, high, 10)
-    assert 1 <= len(found) <= 11
-    assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
+    positions = ticks(low, high, 10)
+    assert 1 <= len(positions) <= 11
+    assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in positions)
 
 
 @pytest.mark.parametrize(

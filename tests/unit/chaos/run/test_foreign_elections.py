@@ -1,4 +1,4 @@
-"""Roles that a controller decides: who is leader when, and what the history is told."""
+"""Roles that a controller decides: leaders over time, and events of the history."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -22,10 +22,10 @@ class Electing:
         self.events: list[tuple[str, str, Mapping[str, Any]]] = []
         self.history = SimpleNamespace(event=self._note)
         self.up: list[str] = []
-        self.said: Elected | None = None
+        self.answer: Elected | None = None
 
-    def _note(self, function: Function, node: str, what: str, fields: Mapping[str, Any]) -> None:
-        self.events.append((node, what, fields))
+    def _note(self, function: Function, node: str, event: str, fields: Mapping[str, Any]) -> None:
+        self.events.append((node, event, fields))
 
     def state(self, name: str) -> State:
         return "running" if name in self.up else "down"
@@ -40,18 +40,18 @@ class Electing:
         await trio.sleep_forever()
 
     async def elected(self, group: str) -> Elected | None:
-        if self.said is None and self.up:
+        if self.answer is None and self.up:
             return Elected(node=self.up[0], epoch=1, start=0)
-        return self.said
+        return self.answer
 
 
-def made() -> tuple[Electing, Members]:
+def electing() -> tuple[Electing, Members]:
     backend = Electing()
     return backend, Members(Shape(brokers=3, nameservers=1), cast(Backend, backend))
 
 
 async def test_the_first_of_a_group_is_master_before_the_others_start() -> None:
-    backend, members = made()
+    backend, members = electing()
     await members.start_all()
     assert backend.up == ["b1", "b2", "b3"]
     assert members.leader("b") == "b1"
@@ -60,40 +60,42 @@ async def test_the_first_of_a_group_is_master_before_the_others_start() -> None:
 
 
 async def test_an_election_changes_the_leader_once() -> None:
-    backend, members = made()
+    backend, members = electing()
     await members.start_all()
-    backend.said = Elected(node="b3", epoch=2, start=900)
+    backend.answer = Elected(node="b3", epoch=2, start=900)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(members.follow_elections)
         await trio.testing.wait_all_tasks_blocked()
         assert members.leader("b") == "b3"
-        backend.said = Elected(node="b3", epoch=3, start=950)
+        backend.answer = Elected(node="b3", epoch=3, start=950)
         nursery.cancel_scope.cancel()
     assert sorted(members.followers("b")) == ["b1", "b2"]
-    told = [(node, dict(fields)) for node, what, fields in backend.events if what == "promote"]
-    assert told == [("b3", {"former": "b1", "written": 900, "epoch": 2})]
+    promotions = [
+        (node, dict(fields)) for node, what, fields in backend.events if what == "promote"
+    ]
+    assert promotions == [("b3", {"former": "b1", "written": 900, "epoch": 2})]
 
 
 async def test_an_election_is_taken_when_its_master_says_where_it_began() -> None:
-    backend, members = made()
+    backend, members = electing()
     await members.start_all()
-    for said in (
+    for elected in (
         Elected(node="b2", epoch=2, start=None),
         Elected(node="b2", epoch=1, start=5),
     ):
-        backend.said = said
+        backend.answer = elected
         assert await members._look_at_election("b") == "b2"
         assert members.leader("b") == "b1"
 
 
 async def test_a_promotion_waits_for_the_election() -> None:
-    backend, members = made()
+    backend, members = electing()
     await members.start_all()
     backend.up.remove("b1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(members.promote, "b2")
         await trio.testing.wait_all_tasks_blocked()
-        backend.said = Elected(node="b3", epoch=2, start=900)
+        backend.answer = Elected(node="b3", epoch=2, start=900)
         await members._look_at_election("b")
     assert members.leader("b") == "b3"
     assert "b1" not in backend.up

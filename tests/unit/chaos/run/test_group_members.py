@@ -1,4 +1,4 @@
-"""Which consumers of a plan are in which group, and what groups ask for."""
+"""Consumers of a plan by group, and the tags that groups request."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def members(consumers: Consumers) -> list[tuple[int, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize(
-    ("consumers", "wanted"),
+    ("consumers", "expected"),
     [
         (Consumers(count=3, mode="pull"), []),
         (Consumers(count=3, mode="group"), [(1, ("1",)), (2, ("2",)), (3, ("3",))]),
@@ -29,22 +29,26 @@ def members(consumers: Consumers) -> list[tuple[int, tuple[str, ...]]]:
     ],
 )
 def test_groups_take_so_many_consumers_each(
-    consumers: Consumers, wanted: list[tuple[int, tuple[str, ...]]]
+    consumers: Consumers, expected: list[tuple[int, tuple[str, ...]]]
 ) -> None:
-    assert members(consumers) == wanted
+    assert members(consumers) == expected
 
 
 def test_a_share_of_groups_asks_for_some_tags() -> None:
     plan = Plan(name="made", seed=1, consumers=Consumers(count=40, mode="group", filtered=0.5))
-    asked = [group.tags for group in groups_of(plan)]
-    assert 8 < asked.count(()) < 32
-    assert {tag for tags in asked for tag in tags} == set(TAGS)
-    assert groups_of(plan)[0].expression in {"*", *TAGS, *(" || ".join(tags) for tags in asked)}
+    tags_by_group = [group.tags for group in groups_of(plan)]
+    assert 8 < tags_by_group.count(()) < 32
+    assert {tag for tags in tags_by_group for tag in tags} == set(TAGS)
+    assert groups_of(plan)[0].expression in {
+        "*",
+        *TAGS,
+        *(" || ".join(tags) for tags in tags_by_group),
+    }
     every = replace(plan, consumers=replace(plan.consumers, filtered=1.0))
     assert all(1 <= len(group.tags) <= 2 for group in groups_of(every))
     assert groups_of(every) == groups_of(every)
 
 
 def test_the_tags_of_the_load_try_hashes() -> None:
-    red, other, negative = map(tag_code, TAGS)
-    assert red == other > 0 > negative
+    red, same_hash, negative = map(tag_code, TAGS)
+    assert red == same_hash > 0 > negative

@@ -1,4 +1,6 @@
-"""When a node counts as one that should run: from the begin of its start until a fault takes it."""
+"""Time during which a node counts as one that should run: from the begin of its start until a fault
+takes it.
+"""
 
 from functools import partial
 from types import SimpleNamespace
@@ -39,7 +41,7 @@ class Slow:
         return 7
 
 
-def noted(backend: Slow, members: Members) -> list[str]:
+def noted_crashes(backend: Slow, members: Members) -> list[str]:
     """Nodes that the conductor takes for ended by themselves."""
     record = SimpleNamespace(crashes=[])
     leave = Leave(members, backend.now_ns)
@@ -58,7 +60,7 @@ async def test_a_fault_that_comes_during_a_start_is_not_forgotten_by_it() -> Non
         await wait_all_tasks_blocked()
         members.members["b1"].should_run = False
         backend.may_start.set()
-    assert noted(backend, members) == []
+    assert noted_crashes(backend, members) == []
 
 
 async def test_a_node_that_is_being_started_has_not_ended() -> None:
@@ -67,7 +69,7 @@ async def test_a_node_that_is_being_started_has_not_ended() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(members.start, "b1")
         await wait_all_tasks_blocked()
-        assert noted(backend, members) == []
+        assert noted_crashes(backend, members) == []
         backend.may_start.set()
-    assert noted(backend, members) == ["b1"], "it ended as soon as it ran"
-    assert noted(backend, members) == [], "told once"
+    assert noted_crashes(backend, members) == ["b1"], "it ended as soon as it ran"
+    assert noted_crashes(backend, members) == [], "told once"

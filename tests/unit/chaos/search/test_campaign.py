@@ -152,11 +152,11 @@ def test_a_corpus_grows_and_seeds_vary_what_it_holds(tmp_path: Path) -> None:
     options = CampaignOptions(seeds=(1, 3), jobs=1, corpus=tmp_path)
     first = run_campaign(FAMILY, options, lambda line: None)
     assert first.new_points > 0
-    kept = list(tmp_path.glob("small-*.json"))
-    assert kept
-    again = run_campaign(FAMILY, replace(options, seeds=(1,)), lambda line: None)
-    assert again.outcomes[0].plan != make(1, "sim", False)
-    assert again.exit_code == 0
+    corpus_files = list(tmp_path.glob("small-*.json"))
+    assert corpus_files
+    second_campaign = run_campaign(FAMILY, replace(options, seeds=(1,)), lambda line: None)
+    assert second_campaign.outcomes[0].plan != make(1, "sim", False)
+    assert second_campaign.exit_code == 0
 
 
 def test_a_corpus_and_crash_points_are_for_the_simulation(tmp_path: Path) -> None:

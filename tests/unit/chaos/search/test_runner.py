@@ -41,7 +41,7 @@ HANG_S = 20.0
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where scratch directories are made."""
+    """Directories in which scratch directories are created."""
     monkeypatch.setattr(scratch, "MEMORY", str(tmp_path))
     return tmp_path
 
@@ -67,17 +67,19 @@ def test_a_run_leaves_nothing_but_its_outcome(places: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected_text"),
     [
         (OSError(errno.ENOSPC, "full", "/x/history.rbh"), "no space left where the harness writes"),
         (HostError("there is no TUN: load the module"), "there is no TUN: load the module"),
         (ZeroDivisionError("deep inside"), "ZeroDivisionError: deep inside"),
     ],
 )
-def test_a_harness_that_fails_says_why(places: Path, error: BaseException, said: str) -> None:
+def test_a_harness_that_fails_says_why(
+    places: Path, error: BaseException, expected_text: str
+) -> None:
     outcome = run_plan(PLAN, Options(before=fail(error)))
     assert (outcome.verdict, outcome.exit_code) == ("harness-error", 4)
-    assert said in outcome.error
+    assert expected_text in outcome.error
     assert list(places.iterdir()) == []
 
 
@@ -85,8 +87,8 @@ def test_a_full_disk_takes_the_kept_directory_along(tmp_path: Path) -> None:
     full = Options(before=fail(OSError(errno.ENOSPC, "full")))
     assert run_plan(PLAN, full, directory=tmp_path / "run").directory is None
     assert not (tmp_path / "run").exists()
-    other = Options(before=fail(ValueError("a bug of ours")))
-    assert run_plan(PLAN, other, directory=tmp_path / "run").directory == tmp_path / "run"
+    failing = Options(before=fail(ValueError("a bug of ours")))
+    assert run_plan(PLAN, failing, directory=tmp_path / "run").directory == tmp_path / "run"
 
 
 def test_a_run_that_takes_too_long_is_ended(places: Path) -> None:
@@ -134,7 +136,7 @@ def test_an_interrupt_anywhere_ends_all_runs(places: Path) -> None:
 
 
 def test_an_interrupt_within_a_finalizer_counts(places: Path) -> None:
-    """What is raised in a finalizer goes nowhere; memory is tidied before the first fork."""
+    """An exception in a finalizer is lost; memory is tidied before the first fork."""
     assert in_a_process_of_its_own(interrupt_in_finalizer, places) == 0
 
 
@@ -220,10 +222,10 @@ def test_places_are_on_record_before_they_are_made(
 ) -> None:
     run = Ledger.begin(places / "runs", guard=False)
     monkeypatch.setattr(scratch, "keeper", lambda: run)
-    made, removed = scratch.Scratch(), scratch.Scratch()
+    recorded, removed = scratch.Scratch(), scratch.Scratch()
     removed.close()
-    assert run.close().removed == [f"directory {made.path}"]
-    assert not made.path.exists()
+    assert run.close().removed == [f"directory {recorded.path}"]
+    assert not recorded.path.exists()
 
 
 def test_explanations_look_into_groups() -> None:

@@ -1,4 +1,4 @@
-"""What a campaign did not reach."""
+"""Events and checks that a campaign did not reach."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_a_check_that_ran_once_did_run() -> None:
 
 
 def test_all_checks_have_to_run_in_a_whole_campaign_of_the_swarm_only() -> None:
-    swarm, other = load_scenario("soak-swarm"), load_scenario("sync-failover")
+    swarm, single = load_scenario("soak-swarm"), load_scenario("sync-failover")
     assert must_run_all(swarm, 200)
     assert not must_run_all(swarm, 199)
-    assert not must_run_all(other, 1000)
+    assert not must_run_all(single, 1000)
