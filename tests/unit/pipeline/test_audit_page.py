@@ -17,15 +17,15 @@ def test_a_bucket_fits_the_span(seconds: float, bucket: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(0, "0"), (999, "999"), (999.6, "1k"), (1234, "1.23k"), (5e9, "5G")]
+    ("value", "shown_text"), [(0, "0"), (999, "999"), (999.6, "1k"), (1234, "1.23k"), (5e9, "5G")]
 )
-def test_numbers_are_short(value: float, shown: str) -> None:
-    assert short(value) == shown
+def test_numbers_are_short(value: float, shown_text: str) -> None:
+    assert short(value) == shown_text
 
 
-@pytest.mark.parametrize(("value", "shown"), [(5, "5 B"), (1024, "1 KiB"), (3 << 20, "3 MiB")])
-def test_sizes_have_units(value: float, shown: str) -> None:
-    assert in_bytes(value) == shown
+@pytest.mark.parametrize(("value", "shown_text"), [(5, "5 B"), (1024, "1 KiB"), (3 << 20, "3 MiB")])
+def test_sizes_have_units(value: float, shown_text: str) -> None:
+    assert in_bytes(value) == shown_text
 
 
 def test_bars_stand_on_the_axis_and_keep_gaps() -> None:

@@ -15,23 +15,23 @@ from rocketbed.wire.bodies import MessageQueue
 
 
 class Log:
-    """As `WireLog`: one broker unregistered, which comes back while its registration is awaited."""
+    """A log like `WireLog`: one broker is unregistered and registers again while it is awaited."""
 
     def __init__(self, comes: tuple[str, ...]) -> None:
-        self.there: Sequence[str] = ("a", "b")
+        self.present: Sequence[str] = ("a", "b")
         self.comes = comes
-        self.route: Sequence[str] = self.there
+        self.route: Sequence[str] = self.present
         """As it was asked for last."""
 
     async def brokers(self, names: Iterable[str], clusters: Iterable[str]) -> frozenset[str]:
-        self.there = tuple(sorted({*self.there, *self.comes}))
+        self.present = tuple(sorted({*self.present, *self.comes}))
         return frozenset(names)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         return tuple(MessageQueue(topic=topic, broker_name=one, queue_id=0) for one in self.route)
 
     def distrust(self, topic: str) -> None:
-        self.route = self.there
+        self.route = self.present
 
     async def bounds_of(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, QueueBounds]:
         return dict.fromkeys(queues, QueueBounds(0, 1, 1))
@@ -44,7 +44,7 @@ def test_a_topic_waits_for_its_broker_that_is_away() -> None:
     async def look(log: Log) -> list[str]:
         cluster = Cluster(options)
         first = await cluster.look(cast("WireLog", log))
-        log.there = log.route = ("b",)
+        log.present = log.route = ("b",)
         assert list(first.queues) == list((await cluster.look(cast("WireLog", log))).queues)
         return list(first.queues)
 
@@ -54,39 +54,44 @@ def test_a_topic_waits_for_its_broker_that_is_away() -> None:
 
 
 class Deleting(Log):
-    """Topic `U` is deleted, and may be made again."""
+    """A cluster whose topic `U` is deleted, and may be recreated."""
 
     def __init__(self) -> None:
         super().__init__(())
-        self.gone = "U"
+        self.deleted = "U"
         self.waited = 0
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        if topic == self.gone:
+        if topic == self.deleted:
             self.waited += 1
             raise TopicGone("route of topic U: after 30 s still: no route")
         return await super().queues(topic)
 
     async def queues_now(self, topic: str) -> tuple[MessageQueue, ...]:
-        return () if topic == self.gone else await super().queues(topic)
+        return () if topic == self.deleted else await super().queues(topic)
 
 
 def test_a_topic_that_is_gone_is_waited_for_once(caplog: pytest.LogCaptureFixture) -> None:
     """Every batch of a loose stream waited for it twice, for all of retryTimeoutMs."""
-    given = {"endpoints": "h:1", "topics": "T,U"}
+    texts = {"endpoints": "h:1", "topics": "T,U"}
     log = Deleting()
 
     async def look(options: Options) -> list[list[str]]:
         cluster = Cluster(options)
-        found = [list((await cluster.look(cast("WireLog", log))).queues) for _ in range(3)]
-        log.gone = ""
-        found.append(list((await cluster.look(cast("WireLog", log))).queues))
-        return found
+        names = [list((await cluster.look(cast("WireLog", log))).queues) for _ in range(3)]
+        log.deleted = ""
+        names.append(list((await cluster.look(cast("WireLog", log))).queues))
+        return names
 
     with pytest.raises(TopicGone):
-        trio.run(look, Options.parse(given))
-    loose = trio.run(look, Options.parse(given | {"failOnDataLoss": "false"}))
-    there = ["a|T|0", "b|T|0"]
-    assert loose == [there, there, there, [*there[:1], "a|U|0", *there[1:], "b|U|0"]]
+        trio.run(look, Options.parse(texts))
+    loose = trio.run(look, Options.parse(texts | {"failOnDataLoss": "false"}))
+    both_brokers = ["a|T|0", "b|T|0"]
+    assert loose == [
+        both_brokers,
+        both_brokers,
+        both_brokers,
+        [*both_brokers[:1], "a|U|0", *both_brokers[1:], "b|U|0"],
+    ]
     assert log.waited == 2
     assert caplog.text.count("wire.topic_gone") == 1

@@ -47,9 +47,9 @@ def store(tmp_path: Path, segment: int = SEGMENT) -> Log:
     return log
 
 
-def marked(log: Log, broker: str = "broker-a", **given: str) -> int:
-    found = marked_runs(Options.parse({"path": f"{broker}/0={log.root}", **given}))
-    return sum(count for rows in found.values() for row in rows or () for _, count in row[-1])
+def marked(log: Log, broker: str = "broker-a", **more: str) -> int:
+    actual = marked_runs(Options.parse({"path": f"{broker}/0={log.root}", **more}))
+    return sum(count for rows in actual.values() for row in rows or () for _, count in row[-1])
 
 
 def test_what_is_marked(tmp_path: Path) -> None:
@@ -62,13 +62,13 @@ def test_what_is_marked(tmp_path: Path) -> None:
 def test_a_store_that_may_not_be_called_as_its_broker_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a job wrote there was left out without a word."""
+    """Check the warning: rows that a job wrote there would be left out silently."""
     log, runs = store(tmp_path), Runs()
     runs.add(Place("T", "broker-b", 0), 0, 1)
     (body,) = encode_marker("job", 2, "one", runs)
-    other = Log(tmp_path / "other").append([Message(topic=TOPIC, body=body)])
+    unnamed = Log(tmp_path / "other").append([Message(topic=TOPIC, body=body)])
     for name, is_told in (("broker-b/0=", False), ("", True)):
-        marked_runs(Options.parse({"path": f"broker-a/0={log.root},{name}{other.root}"}))
+        marked_runs(Options.parse({"path": f"broker-a/0={log.root},{name}{unnamed.root}"}))
         assert ("broker broker-b, and the path has other" in caplog.text) == is_told
 
 
@@ -120,7 +120,7 @@ def test_markers_whose_units_are_damaged_are_found_in_the_log(
 def test_markers_whose_queue_is_short_are_found_in_the_log(
     size: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a crash leaves it where the log was on disk, and the queue not yet."""
+    """Crash state: the log is synced, and its queue is not yet."""
     log = store(tmp_path)
     path = next((log.root / "consumequeue" / TOPIC / "0").iterdir())
     if size is None:
@@ -145,9 +145,9 @@ def test_a_store_may_have_a_topic_that_is_only_called_as_markers_are(
 ) -> None:
     log = store(tmp_path)
     log.append([Message(topic=marker_topic("x"), queue_id=queue, body=b"hello")])
-    found = marked_runs(Options.parse({"path": f"broker-a/0={log.root}"}))
-    assert found["job"] is not None
-    assert found["x"] is None
+    actual = marked_runs(Options.parse({"path": f"broker-a/0={log.root}"}))
+    assert actual["job"] is not None
+    assert actual["x"] is None
 
 
 def test_markers_that_have_expired_are_told_and_hide_no_others(
@@ -213,10 +213,10 @@ class Cluster(WireLog):
         return QueueBounds(0, 1, 1)
 
     async def pull(self, queue: MessageQueue, offset: int, *, count: int = 1) -> RawPull:
-        record, asked = Message(topic=TOPIC, body=self.marker).encode(9, 0), self.requests
-        if asked in self.own:
-            return RawPull(records=record, next_offset=1, first=0, end=1, broker_id=asked)
-        return RawPull(records=b"", next_offset=1, first=1, end=1, broker_id=asked)
+        record, member = Message(topic=TOPIC, body=self.marker).encode(9, 0), self.requests
+        if member in self.own:
+            return RawPull(records=record, next_offset=1, first=0, end=1, broker_id=member)
+        return RawPull(records=b"", next_offset=1, first=1, end=1, broker_id=member)
 
     async def another(self, queue: MessageQueue, tried: Collection[int]) -> int | None:
         return min({0, 1} - {*tried}, default=None)
@@ -234,9 +234,9 @@ def encoded() -> bytes:
 
 async def test_a_topic_that_is_called_as_markers_are_stops_only_who_meets_its_job() -> None:
     """Every read with onlyCommitted failed, as if a broker were away."""
-    other = marker_topic("x")
-    found = await read_markers(Cluster(encoded()), [TOPIC, other, "T"])
-    marked = {job: None if runs is None else runs.as_json() for job, runs in found.items()}
+    lookalike = marker_topic("x")
+    markers = await read_markers(Cluster(encoded()), [TOPIC, lookalike, "T"])
+    marked = {job: None if runs is None else runs.as_json() for job, runs in markers.items()}
     assert marked == {"job": [["T", "b", 0, [[0, 2]]]], "x": None}
 
     def committed(*jobs: str) -> list[int]:
@@ -253,7 +253,7 @@ async def test_a_topic_that_is_called_as_markers_are_stops_only_who_meets_its_jo
         return [row for batch in batches for row in batch.column(0).to_pylist()]
 
     assert committed("job", "job", "job") == [0, 1]
-    with pytest.raises(BadMarker, match=f"topic {other} has more than one queue, or its first"):
+    with pytest.raises(BadMarker, match=f"topic {lookalike} has more than one queue, or its first"):
         committed("job", "x")
     log = Cluster(b"")
     with pytest.raises(BadMarker, match="has 4 queues, not 1"):
@@ -288,25 +288,25 @@ def test_a_damaged_marker_is_an_error(tmp_path: Path, at: int) -> None:
 
 
 def committed_reader(log: Log) -> CommittedReader:
-    given = {"path": f"broker-a/0={log.root}", "splitBytes": "500", "topics": "T"}
+    options = {"path": f"broker-a/0={log.root}", "splitBytes": "500", "topics": "T"}
     schema = StructType([StructField("queue_offset", LongType())])
-    return CommittedReader(schema, Options.parse(given))
+    return CommittedReader(schema, Options.parse(options))
 
 
 def test_what_is_marked_is_sent_once_and_not_with_every_part(tmp_path: Path) -> None:
-    """As Spark does it: the reader is packed, then its partitions are asked for."""
+    """Spark packs the reader, then asks for its partitions."""
     reader = committed_reader(store(tmp_path))
     sent = pickle.loads(pickle.dumps(reader))
     parts = [pickle.dumps(one) for one in reader.partitions()]
     assert len(parts) > 5
     assert not any(b"broker-a|" in one or b"RB_TXN" in one or b"job" in one for one in parts)
-    found = [
+    offsets = [
         row["queue_offset"]
         for part in parts
         for batch in sent.read(pickle.loads(part))
         for row in batch.to_pylist()
     ]
-    assert found == list(range(20))
+    assert offsets == list(range(20))
 
 
 def test_markers_that_cannot_be_read_are_told_by_their_own_name(tmp_path: Path) -> None:

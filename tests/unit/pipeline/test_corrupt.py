@@ -30,7 +30,7 @@ def at(log: Log) -> int:
 
 
 def tail(log: Log) -> int:
-    """Where the topic's length stands in the harmed record (topic-2, 7 characters)."""
+    """Position of the topic's length in the damaged record (topic-2, 7 characters)."""
     (body,) = struct.unpack_from(">i", log.path(at(log)).read_bytes(), at(log) % 4096 + 84)
     return int(at(log) + 88 + body)
 
@@ -68,13 +68,13 @@ def test_harm_in_each_mode(tmp_path: Path, how: str) -> None:
     assert not reasons(before)
     reason, harm = HARM[how]
     harm(log)
-    found = rows(log.root)
-    assert reasons(found) == [(at(log), reason)]
-    assert [row for row in found if not row["_corrupt"]] == before[:BAD] + before[BAD + 1 :]
-    (bad,) = (row for row in found if row["_corrupt"])
+    actual_rows = rows(log.root)
+    assert reasons(actual_rows) == [(at(log), reason)]
+    assert [row for row in actual_rows if not row["_corrupt"]] == before[:BAD] + before[BAD + 1 :]
+    (bad,) = (row for row in actual_rows if row["_corrupt"])
     assert (bad["physical_offset"], bad["size"]) == (at(log), log.sizes[BAD])
-    shown = log.path(at(log)).read_bytes()[at(log) % 4096 :][: log.sizes[BAD]]
-    assert bad["_corrupt"]["bytes"] == shown
+    damaged_bytes = log.path(at(log)).read_bytes()[at(log) % 4096 :][: log.sizes[BAD]]
+    assert bad["_corrupt"]["bytes"] == damaged_bytes
     if how in CONTENT:
         assert bad["queue_offset"] == before[BAD]["queue_offset"]
         assert bad["crc_ok"] == (how != "body")
@@ -107,30 +107,30 @@ def test_dropped_rows_are_counted_in_the_log(
     log.flip(at(log) + 90)
     log.flip(log.offsets[BAD + 2] + 5)
     rows(log.root, mode="DROPMALFORMED")
-    told = [record.getMessage() for record in caplog.records]
-    assert sum(int(text.split(": ")[1].split()[0]) for text in told) == 2
+    logged = [record.getMessage() for record in caplog.records]
+    assert sum(int(text.split(": ")[1].split()[0]) for text in logged) == 2
 
 
 def test_a_damaged_length_does_not_cost_as_much_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    sizes: list[int] = []
     original = Segment.window
 
     def window(self: Segment, position: int, size: int = 0, most: int = 1 << 23) -> Window:
-        asked.append(size)
+        sizes.append(size)
         return original(self, position, size, most)
 
     monkeypatch.setattr(Segment, "window", window)
     log = Log(tmp_path / "store", segment=32 << 20).append(messages(COUNT))
     log.append([Message(body=bytes(9 << 20)), Message()])
     assert len(rows(log.root)) == COUNT + 2
-    assert [size for size in asked if size] == [log.sizes[-2]] * len([s for s in asked if s])
-    asked.clear()
+    assert [size for size in sizes if size] == [log.sizes[-2]] * len([s for s in sizes if s])
+    sizes.clear()
     log.write(at(log), struct.pack(">i", 20 << 20))
     assert reasons(rows(log.root)) == [(at(log), "bad_size")]
-    assert 20 << 20 not in asked
-    assert max(asked) == log.sizes[-2]
+    assert 20 << 20 not in sizes
+    assert max(sizes) == log.sizes[-2]
 
 
 @pytest.mark.parametrize("how", HARM)
@@ -176,11 +176,11 @@ def test_damage_to_the_end_of_a_file(tmp_path: Path) -> None:
     log = healthy(tmp_path)
     number = max(n for n, offset in enumerate(log.offsets) if offset < 4096) - 2
     log.write(log.offsets[number], bytes(4096 - log.offsets[number]))
-    found = rows(log.root)
-    assert reasons(found) == [(log.offsets[number], "bad_magic")]
-    (bad,) = (row for row in found if row["_corrupt"])
+    actual_rows = rows(log.root)
+    assert reasons(actual_rows) == [(log.offsets[number], "bad_magic")]
+    (bad,) = (row for row in actual_rows if row["_corrupt"])
     assert bad["size"] == 4096 - log.offsets[number]
-    assert len(found) == COUNT - 2
+    assert len(actual_rows) == COUNT - 2
 
 
 def test_shown_bytes_are_cut(tmp_path: Path) -> None:
@@ -199,10 +199,10 @@ def torn(tmp_path: Path) -> Log:
 
 def test_a_torn_tail_is_the_end_of_the_log(tmp_path: Path) -> None:
     log = torn(tmp_path)
-    found = rows(log.root)
-    assert len(found) == COUNT - 1
-    assert not reasons(found)
-    assert rows(log.root, mode="FAILFAST", readUncommitted="true") == found
+    actual_rows = rows(log.root)
+    assert len(actual_rows) == COUNT - 1
+    assert not reasons(actual_rows)
+    assert rows(log.root, mode="FAILFAST", readUncommitted="true") == actual_rows
 
 
 def test_a_torn_tail_below_the_mark_is_an_error(
@@ -222,13 +222,13 @@ def test_a_bad_range_may_be_of_what_is_asked_for(
 ) -> None:
     log = healthy(tmp_path)
     log.flip(at(log) + 5)
-    for asked in ({"topics": "topic-0"}, {"startTimestamp": 0}):
-        assert reasons(rows(log.root, **asked)) == [(at(log), "bad_magic")]
+    for options in ({"topics": "topic-0"}, {"startTimestamp": 0}):
+        assert reasons(rows(log.root, **options)) == [(at(log), "bad_magic")]
         caplog.clear()
-        found = rows(log.root, ["topic"], **asked)
-        assert all(row["topic"] for row in found)
+        actual_rows = rows(log.root, ["topic"], **options)
+        assert all(row["topic"] for row in actual_rows)
         assert "1 ranges are no records, so nobody knows" in caplog.text
-        assert not reasons(rows(log.root, mode="DROPMALFORMED", **asked))
+        assert not reasons(rows(log.root, mode="DROPMALFORMED", **options))
 
 
 @pytest.mark.parametrize("value", [bytes(8), struct.pack(">q", 1 << 45)])
@@ -284,9 +284,11 @@ def test_garbage_instead_of_all_records_is_damage(tmp_path: Path, has_abort: boo
     assert len(files) > 1
     for file in files:
         file.write_bytes(b"\xa5" * 4096)
-    found = rows(log.root)
-    assert [row["size"] for row in found] == [4096] * len(files)
-    assert [why for _, why in reasons(found)] == ["bad_magic"] * (len(files) - 1) + ["torn_tail"]
+    actual_rows = rows(log.root)
+    assert [row["size"] for row in actual_rows] == [4096] * len(files)
+    assert [why for _, why in reasons(actual_rows)] == ["bad_magic"] * (len(files) - 1) + [
+        "torn_tail"
+    ]
     with pytest.raises(RocketbedCorrupt):
         rows(log.root, mode="FAILFAST")
 
@@ -332,7 +334,7 @@ def test_a_last_record_that_only_the_checkpoint_knows(tmp_path: Path) -> None:
     at = log.offsets[-1]
     log.write(at + 4096, bytes(8))  # prepared, never used
     log.path(at).unlink()
-    assert not reasons(rows(log.root))  # a store that no broker closed: nobody knows of it
+    assert not reasons(rows(log.root))  # no broker closed the store, so nothing shows the loss
     log.close()
     with pytest.raises(DataLost, match=f"data from physical offset {at} on is gone"):
         rows(log.root)
@@ -342,15 +344,17 @@ def test_a_last_record_that_only_the_checkpoint_knows(tmp_path: Path) -> None:
 def test_a_later_record_of_which_nobody_knows_where_it_stood(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = messages(12)
-    log = Log(tmp_path / "store", has_queues=False).append(made)
-    log.close(made[-1].store_ms)
+    created = messages(12)
+    log = Log(tmp_path / "store", has_queues=False).append(created)
+    log.close(created[-1].store_ms)
     assert len(rows(log.root)) == 12
     assert not caplog.text
     log.write(log.offsets[-2], bytes(log.end - log.offsets[-2]))
     assert len(rows(log.root)) == 10
-    told = f"ends at {log.offsets[-2]}, and a broker closed the store when a later record was on"
-    assert told in caplog.text
+    expected_text = (
+        f"ends at {log.offsets[-2]}, and a broker closed the store when a later record was on"
+    )
+    assert expected_text in caplog.text
 
 
 def test_a_whole_log_that_only_its_queues_know(tmp_path: Path) -> None:
@@ -392,12 +396,12 @@ def test_a_file_longer_than_to_the_next_one(
 
 
 def test_what_stands_behind_a_filler_is_none_of_the_log(tmp_path: Path) -> None:
-    """As RocketMQ leaves it: it cuts a log after a crash without zeroing what was there."""
+    """RocketMQ truncates a log after a crash without zeroing what was there."""
     log = healthy(tmp_path)
     at = log.offsets[3]
     log.write(at, struct.pack(">iI", 4096 - at, 0xCBD43194))
-    found = rows(log.root, mode="FAILFAST")
-    assert {row["physical_offset"] for row in found} == {
+    actual_rows = rows(log.root, mode="FAILFAST")
+    assert {row["physical_offset"] for row in actual_rows} == {
         offset for offset in log.offsets if not at <= offset < 4096
     }
 
@@ -421,10 +425,12 @@ def test_a_segment_under_another_name(tmp_path: Path, number: int) -> None:
     path.rename(path.with_name("seg"))
     with pytest.raises(DataLost, match=f"/seg: .* under another name than {start:020d}"):
         rows(log.root)
-    found = rows(log.root, failOnDataLoss="false")
-    assert reasons(found) == [(start, "missing_segment")]
-    there = [row for row in whole if not start <= row["physical_offset"] < start + 4096]
-    assert sorted((row for row in found if not row["_corrupt"]), key=str) == sorted(there, key=str)
+    actual_rows = rows(log.root, failOnDataLoss="false")
+    assert reasons(actual_rows) == [(start, "missing_segment")]
+    expected = [row for row in whole if not start <= row["physical_offset"] < start + 4096]
+    assert sorted((row for row in actual_rows if not row["_corrupt"]), key=str) == sorted(
+        expected, key=str
+    )
     low, high = (0, start) if number else (4096, log.end)
     assert not reasons(rows(log.root, startOffset=low, endOffset=high))
 
@@ -445,12 +451,14 @@ def test_a_missing_file(tmp_path: Path) -> None:
     log.path(4096).unlink()
     with pytest.raises(DataLost, match="failOnDataLoss"):
         rows(log.root)
-    found = rows(log.root, failOnDataLoss="false")
-    assert reasons(found) == [(4096, "missing_segment")]
-    assert len(found) == len(log.offsets) - len(lost) + 1
+    actual_rows = rows(log.root, failOnDataLoss="false")
+    assert reasons(actual_rows) == [(4096, "missing_segment")]
+    assert len(actual_rows) == len(log.offsets) - len(lost) + 1
     dropped = rows(log.root, failOnDataLoss="false", mode="DROPMALFORMED")
-    assert dropped == [row for row in found if not row["_corrupt"]]
-    assert rows(log.root, startOffset=8192) == [r for r in found if r["physical_offset"] >= 8192]
+    assert dropped == [row for row in actual_rows if not row["_corrupt"]]
+    assert rows(log.root, startOffset=8192) == [
+        r for r in actual_rows if r["physical_offset"] >= 8192
+    ]
 
 
 def test_a_last_file_that_was_cut_behind_its_records_lacks_nothing(tmp_path: Path) -> None:
@@ -465,8 +473,8 @@ def test_a_property_whose_name_ends_like_the_checksum_s(tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append(
         [Message(properties=f"{name}\x010123456789\x02") for name in names] + messages(3)
     )
-    found = rows(log.root, ["physical_offset", "crc_ok"])
-    assert [row["crc_ok"] for row in found] == [True, False, True, True, True]
+    actual_rows = rows(log.root, ["physical_offset", "crc_ok"])
+    assert [row["crc_ok"] for row in actual_rows] == [True, False, True, True, True]
 
 
 @pytest.mark.parametrize("how", ["deleted", "emptied", "cut"])
@@ -486,11 +494,11 @@ def test_a_file_that_shrinks_between_planning_and_reading(tmp_path: Path, how: s
             with pytest.raises(DataLost, match=str(log.path(0))):
                 [list(plan.read(split, schema)) for split in splits]
         else:
-            found = [
+            actual = [
                 row for s in splits for batch in plan.read(s, schema) for row in batch.to_pylist()
             ]
-            assert {reason for _, reason in reasons(found)} == {"missing_segment"}
-            assert len(found) > sum(offset >= 4096 for offset in log.offsets)
+            assert {reason for _, reason in reasons(actual)} == {"missing_segment"}
+            assert len(actual) > sum(offset >= 4096 for offset in log.offsets)
         log.path(0).write_bytes(saved)
 
 
@@ -507,13 +515,13 @@ def test_a_file_that_shrinks_in_the_middle_of_its_read(
     plan = Plan.of(Options.parse({"path": str(log.root), "failOnDataLoss": lenient}))
     split = plan.splits()[0]
     reading = plan.read(split, schema)
-    found = next(reading).to_pylist()
+    first_batch = next(reading).to_pylist()
     os.truncate(log.path(0), 100)
     if lenient == "true":
         with pytest.raises(DataLost, match="it had 4096 bytes, it has 100"):
             list(reading)
         return
-    following = found[-1]["physical_offset"] + found[-1]["size"]
+    following = first_batch[-1]["physical_offset"] + first_batch[-1]["size"]
     (lost,) = (row for batch in reading for row in batch.to_pylist())
     assert (lost["_corrupt"]["offset"], lost["_corrupt"]["reason"]) == (
         following,

@@ -77,9 +77,9 @@ def store(tmp_path: Path, content: Sequence[Message], **how: Any) -> Log:
 
 def records(log: Log) -> list[Record]:
     opened = open_directory(log.root)
-    found = [opened.log.record_at(offset) for offset in log.offsets]
+    read_back = [opened.log.record_at(offset) for offset in log.offsets]
     opened.close()
-    return [record for record in found if isinstance(record, Record)]
+    return [record for record in read_back if isinstance(record, Record)]
 
 
 def test_every_kind_of_record_field_by_field(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_any_columns_in_any_order(tmp_path: Path) -> None:
     chance = random.Random(2)
     for _ in range(30):
         names = chance.sample(list(RECORDS), chance.randint(1, len(RECORDS)))
-        found = rows(log.root, names)
-        assert [list(row) for row in found] == [names] * len(full)
-        assert found == [{name: row[name] for name in names} for row in full]
+        actual_rows = rows(log.root, names)
+        assert [list(row) for row in actual_rows] == [names] * len(full)
+        assert actual_rows == [{name: row[name] for name in names} for row in full]
 
 
 def test_names_or_a_schema_or_nothing_say_which_columns(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_names_or_a_schema_or_nothing_say_which_columns(tmp_path: Path) -> None:
     assert tuple(by_default[0].schema.names) == DEFAULT_COLUMNS
     (named,) = decode.batches(split, ["topic"], Options())
     assert named.schema.equals(pyarrow.schema([("topic", pyarrow.string())]))
-    (again,) = decode.batches(split, named.schema, Options())
-    assert again.equals(named)
+    (same_batch,) = decode.batches(split, named.schema, Options())
+    assert same_batch.equals(named)
 
 
 def test_one_host_among_many(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_a_time_that_no_calendar_has_is_null(tmp_path: Path) -> None:
     log = store(tmp_path, messages(3))
     for number, ms in enumerate(((1 << 63) - 1, -(1 << 63))):
         log.write(log.offsets[number] + 40, struct.pack(">q", ms))
-    found = [row["born_timestamp"] for row in rows(log.root, ["born_timestamp"])]
-    assert found[:2] == [None, None]
-    assert found[2] is not None
+    times = [row["born_timestamp"] for row in rows(log.root, ["born_timestamp"])]
+    assert times[:2] == [None, None]
+    assert times[2] is not None
 
 
 def packed(kind: str, body: bytes) -> tuple[bytes, int]:
@@ -150,9 +150,9 @@ def packed(kind: str, body: bytes) -> tuple[bytes, int]:
 def test_packed_bodies_come_unpacked(tmp_path: Path, kind: str) -> None:
     body, flag = packed(kind, b"a long body " * 500)
     log = store(tmp_path, [Message(), Message(body=body, sys_flag=flag), Message(body=b"")])
-    found = rows(log.root)
-    assert [row["body"] for row in found] == [b"hello", b"a long body " * 500, b""]
-    assert found[1]["body_length"] == len(body)
+    actual_rows = rows(log.root)
+    assert [row["body"] for row in actual_rows] == [b"hello", b"a long body " * 500, b""]
+    assert actual_rows[1]["body_length"] == len(body)
     stored = rows(log.root, ["body"], decompress="false")
     assert stored[1]["body"] == body
 
@@ -160,9 +160,9 @@ def test_packed_bodies_come_unpacked(tmp_path: Path, kind: str) -> None:
 def test_a_body_that_does_not_unpack(tmp_path: Path) -> None:
     contents = [Message(), Message(body=b"no such thing", sys_flag=0x201), Message()]
     log = store(tmp_path, contents)
-    found = rows(log.root)
-    assert found[1]["body"] is None
-    assert reasons(found) == [(log.offsets[1], "bad_body")]
+    actual_rows = rows(log.root)
+    assert actual_rows[1]["body"] is None
+    assert reasons(actual_rows) == [(log.offsets[1], "bad_body")]
     assert len(rows(log.root, mode="DROPMALFORMED")) == 2
     assert not reasons(rows(log.root, decompress="false"))
 
@@ -173,9 +173,9 @@ def test_batches_end_where_bodies_grow_too_long(
     monkeypatch.setattr(decode, "BODIES_MAX", 3000)
     body = zlib.compress(b"x" * 1000)
     log = store(tmp_path, [Message(body=body, sys_flag=1)] * 8 + [Message()] * 3)
-    found = list(batches_of(log.root, ["body", "physical_offset"]))
-    assert [len(batch) for batch in found] == [3, 3, 5]
-    assert [row["physical_offset"] for batch in found for row in batch] == log.offsets
+    batches_read = list(batches_of(log.root, ["body", "physical_offset"]))
+    assert [len(batch) for batch in batches_read] == [3, 3, 5]
+    assert [row["physical_offset"] for batch in batches_read for row in batch] == log.offsets
 
 
 @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ def test_batches_end_where_bodies_grow_too_long(
 def test_properties_that_are_columns(
     tmp_path: Path, properties: str, tags: str | None, keys: list[str] | None, uniq_key: str | None
 ) -> None:
-    others = messages(3)
-    log = store(tmp_path, [*others, Message(properties=properties), *others])
-    found = rows(log.root, ["tags", "keys", "uniq_key", "headers"])
-    headers = dict(found[3].pop("headers"))
-    assert found[3] == {"tags": tags, "keys": keys, "uniq_key": uniq_key}
+    neighbours = messages(3)
+    log = store(tmp_path, [*neighbours, Message(properties=properties), *neighbours])
+    actual_rows = rows(log.root, ["tags", "keys", "uniq_key", "headers"])
+    headers = dict(actual_rows[3].pop("headers"))
+    assert actual_rows[3] == {"tags": tags, "keys": keys, "uniq_key": uniq_key}
     assert (headers.get("TAGS"), headers.get("UNIQ_KEY")) == (tags, uniq_key)
-    assert [row["tags"] for row in found] == ["t0", "t1", "t2", tags, "t0", "t1", "t2"]
+    assert [row["tags"] for row in actual_rows] == ["t0", "t1", "t2", tags, "t0", "t1", "t2"]
 
 
 WITHOUT_PANDAS = """

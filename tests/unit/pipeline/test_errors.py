@@ -119,7 +119,7 @@ def test_every_condition_is_documented() -> None:
     assert markdown() in PAGE.read_text(encoding="utf-8")
 
 
-def said(method: Callable[[], object]) -> list[str]:
+def error_lines(method: Callable[[], object]) -> list[str]:
     try:
         method()
     except Exception as exc:
@@ -142,21 +142,21 @@ def called() -> None:
 
 
 @user_errors
-def given() -> Iterator[int]:
+def numbers_then_error() -> Iterator[int]:
     yield 1
     deeply()
 
 
 def test_an_error_leaves_in_one_line_without_its_way() -> None:
     line = "rocketbed.pipeline.option_table.OptionError: [ROCKETBED_ILLEGAL_OPTION] give another"
-    for method in (called, lambda: list(given())):
-        lines = said(method)
+    for method in (called, lambda: list(numbers_then_error())):
+        lines = error_lines(method)
         assert lines[-1] == line
         assert not any("deeply" in one or "ValueError" in one for one in lines)
 
 
 def test_what_the_system_refuses_is_named_too_and_a_defect_keeps_its_way(tmp_path: Path) -> None:
     place = tmp_path / "x"
-    lines = said(user_errors(lambda: place.read_bytes()))
+    lines = error_lines(user_errors(lambda: place.read_bytes()))
     assert lines[-1].endswith(f"[ROCKETBED_UNREADABLE] {place}: No such file or directory")
-    assert len(said(user_errors(lambda: [][1]))) > 4
+    assert len(error_lines(user_errors(lambda: [][1]))) > 4

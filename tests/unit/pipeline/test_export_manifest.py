@@ -1,4 +1,4 @@
-"""What is exported already, and which directories an export may write to."""
+"""Parts exported already, and the directories that an export may write to."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,8 @@ from rocketbed.pipeline.jobs.inputs import BrokerLog
 ASKED = {"columns": ["topic"], "topics": [], "mode": "PERMISSIVE", "source": "logs"}
 
 
-def opened(out: Path, asked: dict[str, Any] | None = None) -> Manifest:
-    return Manifest(Place.of(str(out), ()), ASKED if asked is None else asked)
+def opened(out: Path, request: dict[str, Any] | None = None) -> Manifest:
+    return Manifest(Place.of(str(out), ()), ASKED if request is None else request)
 
 
 def log(start: int, end: int) -> BrokerLog:
@@ -64,30 +64,30 @@ def test_a_part_is_pending_until_it_is_whole(tmp_path: Path) -> None:
     manifest = opened(tmp_path)
     part = Part("part=b-0-9", "b", 0, 9, mark=7)
     manifest.begin(part)
-    again = opened(tmp_path)
-    assert (again.parts, again.pending) == ([], [part])
-    again.begin(again.pending[0])  # it is written once more, over what is there
-    again.end(again.pending[0])
+    reopened = opened(tmp_path)
+    assert (reopened.parts, reopened.pending) == ([], [part])
+    reopened.begin(reopened.pending[0])  # it is written once more, over what is there
+    reopened.end(reopened.pending[0])
     last = opened(tmp_path)
     assert (last.parts, last.pending) == ([part], [])
 
 
 def test_two_that_write_the_manifest_in_turn_are_told(tmp_path: Path) -> None:
-    """Where no lock keeps the second one out, its first write does."""
-    one, other = opened(tmp_path), opened(tmp_path)
-    one.begin(Part("p", "b", 0, 9))
+    """Without a lock, the second writer fails at its first write."""
+    first, second = opened(tmp_path), opened(tmp_path)
+    first.begin(Part("p", "b", 0, 9))
     with pytest.raises(PipelineError, match="was changed by another export meanwhile"):
-        other.begin(Part("p", "b", 0, 9))
+        second.begin(Part("p", "b", 0, 9))
 
 
 def test_a_manifest_of_an_older_export_goes_on(tmp_path: Path) -> None:
     old = {"format": 1, "columns": ["topic"], "topics": [], "mode": "PERMISSIVE"}
     part = {"name": "p", "broker": "b", "start": 0, "end": 9, "rows": 1, "files": []}
     (tmp_path / NAME).write_text(json.dumps({**old, "parts": [part]}))
-    asked = {**ASKED, "format_of_files": "parquet", "partition_by": ["topic", "date"]}
-    assert opened(tmp_path, asked).parts == [Part("p", "b", 0, 9, rows=1)]
+    request = {**ASKED, "format_of_files": "parquet", "partition_by": ["topic", "date"]}
+    assert opened(tmp_path, request).parts == [Part("p", "b", 0, 9, rows=1)]
     with pytest.raises(WrongUsage, match="was exported with format_of_files=parquet, not orc"):
-        opened(tmp_path, {**asked, "format_of_files": "orc"})
+        opened(tmp_path, {**request, "format_of_files": "orc"})
 
 
 def test_somebody_elses_directory_is_left_alone(tmp_path: Path) -> None:
@@ -105,14 +105,14 @@ def test_an_export_of_other_columns_is_not_mixed_in(tmp_path: Path) -> None:
 
 
 def test_an_export_that_wrote_nothing_does_not_bind_the_next_one(tmp_path: Path) -> None:
-    """As where its format was mistyped."""
-    asked = {**ASKED, "columns": ["topic", "body"]}
+    """An export with a mistyped format, for example."""
+    request = {**ASKED, "columns": ["topic", "body"]}
     opened(tmp_path).begin(Part("part=b-0-9", "b", 0, 9))
-    manifest = opened(tmp_path, asked)
+    manifest = opened(tmp_path, request)
     assert (manifest.parts, manifest.pending) == ([], [])
     manifest.begin(Part("part=b-0-9", "b", 0, 9))
     manifest.end(manifest.pending[0])
-    assert len(opened(tmp_path, asked).parts) == 1
+    assert len(opened(tmp_path, request).parts) == 1
     with pytest.raises(WrongUsage, match="was exported with columns"):
         opened(tmp_path)
 
@@ -151,7 +151,7 @@ def test_places(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "said"),
+    ("form", "pattern"),
     [
         (Form(format="par quet"), "--format par quet: expected"),
         (Form(partition_by=("body",)), "--partition-by body: expected date or one of broker,"),
@@ -167,8 +167,8 @@ def test_places(tmp_path: Path) -> None:
         (Form(format="xml", columns=("queue_id", "tags")), r"cannot hold tags \(string\)"),
     ],
 )
-def test_forms_that_cannot_be(form: Form, said: str) -> None:
-    with pytest.raises(WrongUsage, match=said):
+def test_forms_that_cannot_be(form: Form, pattern: str) -> None:
+    with pytest.raises(WrongUsage, match=pattern):
         form.check()
 
 

@@ -1,4 +1,4 @@
-"""What of a cluster's queues, or of a log, is exported next, after a run that was killed too."""
+"""The next part to export of a cluster's queues, or of a log, also after a killed run."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -49,12 +49,12 @@ def cluster(bounds: Bounds, kind: bytes = b"same", *, more: int = 0) -> QueueLog
     queues = {
         name: MessageQueue(topic=topic_of(name), broker_name=name[0], queue_id=0) for name in bounds
     }
-    seen = QueueSnapshot(
+    snapshot = QueueSnapshot(
         queues, {name: QueueBounds(low, high, high + more) for name, (low, high) in bounds.items()}
     )
 
     async def look(_log: Any, *, fresh: bool = False) -> QueueSnapshot:
-        return seen
+        return snapshot
 
     def call(question: Callable[[Any], Awaitable[Any]]) -> Any:
         return trio.run(question, Wire(kind))
@@ -65,7 +65,7 @@ def cluster(bounds: Bounds, kind: bytes = b"same", *, more: int = 0) -> QueueLog
 
 
 def run(out: Path, log: QueueLog, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, list[Part]]:
-    """One export; what it would have written."""
+    """Run an export; return the parts that it would have written."""
 
     @contextmanager
     def live(*_: object) -> Iterator[QueueLog]:
@@ -73,13 +73,13 @@ def run(out: Path, log: QueueLog, monkeypatch: pytest.MonkeyPatch) -> tuple[Job,
 
     monkeypatch.setattr(module, "live_log", live)
     job = Job("export", JobSettings(endpoints="h:1"))
-    found = []
+    parts_begun = []
     manifest = opened(out)
     for new in new_queue_parts(job, manifest, ()):
         manifest.begin(new.part)
         manifest.end(new.part)
-        found.append(new.part)
-    return job, found
+        parts_begun.append(new.part)
+    return job, parts_begun
 
 
 def opened(out: Path) -> Manifest:
@@ -87,7 +87,7 @@ def opened(out: Path) -> Manifest:
 
 
 def pend(out: Path, ends: Mapping[str, int], kind: bytes = b"same") -> None:
-    """As a run leaves it that was killed while it wrote."""
+    """Leave a pending part, as a run that was killed while writing."""
     log = cluster({name: (0, end) for name, end in ends.items()}, kind)
     job = Job("export", JobSettings(endpoints="h:1"))
     begin, end = module._next_offsets(job, log, StreamOffset(QUEUE, {}))
@@ -168,19 +168,21 @@ def test_what_was_deleted_before_a_part_of_a_log_is_written_again_is_told(tmp_pa
 
 
 def test_a_log_that_goes_by_another_name_now_is_not_exported_once_more(tmp_path: Path) -> None:
-    """As a directory without a name does when there is a second one: its rows were there twice."""
+    """A directory without a name gets another one when a second one is added: its rows were
+    exported twice.
+    """
     roots = [str(Log(tmp_path / name / "store").append([Message()]).root) for name in "ab"]
     (out := tmp_path / "out").mkdir()
 
     def parts(*stores: str) -> list[str]:
         job = Job("export", JobSettings(stores=stores))
         manifest = Manifest(Place.of(str(out), ()), {"source": "logs"})
-        found = []
+        brokers = []
         for new in new_log_parts(job, manifest, broker_logs(job.settings)):
             manifest.begin(new.part)
             manifest.end(new.part)
-            found.append(new.part.broker)
-        return found
+            brokers.append(new.part.broker)
+        return brokers
 
     assert parts(roots[0]) == ["store"]
     with pytest.raises(WrongUsage, match=f"{roots[0]} was exported as broker store, .* --store st"):
@@ -189,7 +191,7 @@ def test_a_log_that_goes_by_another_name_now_is_not_exported_once_more(tmp_path:
 
 
 def test_of_two_that_write_one_part_again_the_first_one_finds_out(tmp_path: Path) -> None:
-    """Where nothing can be locked: it entered as whole what the other one had taken away."""
+    """Without a lock, one entered as complete what the other had removed."""
     part = Part("part=queues-0", begin_at={}, end_at={})
     opened(tmp_path).begin(part)
     first, second = opened(tmp_path), opened(tmp_path)
@@ -205,14 +207,14 @@ def test_of_two_that_write_one_part_again_the_first_one_finds_out(tmp_path: Path
 def test_nobody_else_exports_before_a_job_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a killed job removes at its end was the next one's."""
+    """The end of a killed job removed files of the next one."""
     place = Place.of(str(tmp_path), ())
-    seen = []
+    events = []
 
     def end_spark(_spark: object) -> None:
         with pytest.raises(WrongUsage, match="another export is writing"), place.locked():
-            seen.append("locked")
-        seen.append("ended")
+            events.append("locked")
+        events.append("ended")
 
     def work(job: Job) -> None:
         job.until_closed(place.locked())
@@ -221,6 +223,6 @@ def test_nobody_else_exports_before_a_job_has_ended(
 
     monkeypatch.setattr("rocketbed.pipeline.jobs.common.end_spark", end_spark)
     assert run_job("export", JobSettings(stores=("x",)), work).exit_code == 130
-    assert seen == ["ended"]
+    assert events == ["ended"]
     with place.locked():
         pass

@@ -1,4 +1,4 @@
-"""What of a session's settings counts for a read, and for which."""
+"""Settings of a session that count for a read, and for which."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,8 +41,8 @@ def test_only_what_is_in_s3_and_only_its_bucket(tmp_path: Path) -> None:
     listed = tmp_path / "stores"
     listed.write_text("s3a://logs/store\n")
     assert dict(settings_of(CONF, f"{listed}")) == FOR_ALL | own | region
-    given = settings_of(CONF, "s3a://logs/x", explicit={"fs.s3a.endpoint"})
-    assert dict(given).keys() == {"fs.s3a.aws.credentials.provider"}
+    settings = settings_of(CONF, "s3a://logs/x", explicit={"fs.s3a.endpoint"})
+    assert dict(settings).keys() == {"fs.s3a.aws.credentials.provider"}
     assert Options.parse({"path": "s3a://logs/x", **own}).fs == tuple(own.items())
 
 
@@ -52,40 +52,40 @@ def test_of_azure_only_its_accounts() -> None:
     conf = CONF | {f"spark.hadoop.{key}": "a2V5", f"spark.hadoop.{of_one}": "bWlu"}
     assert dict(settings_of(conf, "s3a://x/store")) == FOR_ALL
     assert dict(settings_of(conf, "abfss://box@other.dfs.x.net/store")) == {key: "a2V5"}
-    there = "a=abfs://box@acc.dfs.core.windows.net/store"
-    assert dict(settings_of(conf, there)) == {key: "a2V5", of_one: "bWlu"}
-    assert dict(settings_of(conf, there, explicit={key})) == {}
-    assert dict(settings_of(conf, there, explicit={"fs.azure.sas.fixed.token"})) == {}
-    assert Options.parse({"path": there, of_one: "bWlu"}).fs == ((of_one, "bWlu"),)
+    location = "a=abfs://box@acc.dfs.core.windows.net/store"
+    assert dict(settings_of(conf, location)) == {key: "a2V5", of_one: "bWlu"}
+    assert dict(settings_of(conf, location, explicit={key})) == {}
+    assert dict(settings_of(conf, location, explicit={"fs.azure.sas.fixed.token"})) == {}
+    assert Options.parse({"path": location, of_one: "bWlu"}).fs == ((of_one, "bWlu"),)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "pattern"),
     [
         (PROVIDER, "x.MyProvider", f"{PROVIDER}='x.MyProvider' of Spark's .* expected some of"),
         ("spark.hadoop.fs.s3a.bucket.x.endpoint", "http://h:1/p", "x.endpoint='http:.*expected"),
         ("spark.hadoop.fs.s3a.secret.key", "my secret", "secret.key of Spark's .* one word"),
     ],
 )
-def test_a_value_that_cannot_be_used_says_whose_it_is(name: str, value: str, said: str) -> None:
+def test_a_value_that_cannot_be_used_says_whose_it_is(name: str, value: str, pattern: str) -> None:
     assert settings_of({name: value}, "/data/store") == ()
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=pattern):
         settings_of({name: value}, "s3a://x/store")
 
 
 def test_reads_and_jobs_take_them() -> None:
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
 
-    def options(**found: str) -> Any:
-        given.update(found)
+    def options(**expected: str) -> Any:
+        texts.update(expected)
         return SimpleNamespace(load=lambda: None)
 
     reader = SimpleNamespace(format=lambda _: SimpleNamespace(options=options))
     spark: Any = SimpleNamespace(conf=SimpleNamespace(getAll=CONF), read=reader)
     read(spark, "/data/store")
-    assert given == {"path": "/data/store"}
+    assert texts == {"path": "/data/store"}
     read(spark, "s3a://x/store")
-    assert given == {"path": "s3a://x/store", **FOR_ALL}
+    assert texts == {"path": "s3a://x/store", **FOR_ALL}
     for store, found in (("/data", {}), ("a=s3a://x/store", FOR_ALL)):
         job = JobSettings(stores=(store,), conf=CONF)
         assert job.source_options() == {"path": store, "mode": "PERMISSIVE", **found}

@@ -150,17 +150,19 @@ def test_a_line_that_is_no_row_is_told_by_its_place(tmp_path: Path, line: str, r
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "suggestion"),
     [("bodycrc", "body_crc"), ("QUEUE_ID", "queue_id"), ("sent_ms", "sent_ns")],
 )
-def test_a_field_that_misses_one_of_ours_is_told(tmp_path: Path, name: str, meant: str) -> None:
+def test_a_field_that_misses_one_of_ours_is_told(
+    tmp_path: Path, name: str, suggestion: str
+) -> None:
     lined, arrow = tmp_path / "history.jsonl", tmp_path / "history.arrow"
     lined.write_text(lines(2) + json.dumps({"uniq_key": "k", name: 1}) + "\n" + lines(1))
     table = pyarrow.table({"uniq_key": ["a"], name: [1], "more": [1], "queue": [1]})
     with pyarrow.ipc.new_file(arrow, table.schema) as writer:
         writer.write_table(table)
     for batches in (line_batches(str(lined), 0, 10_000), arrow_batches(str(arrow))):
-        with pytest.raises(BadHistory, match=f"has a field {name}: is {meant} meant"):
+        with pytest.raises(BadHistory, match=f"has a field {name}: is {suggestion} meant"):
             list(batches)
 
 

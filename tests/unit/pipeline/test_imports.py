@@ -1,4 +1,4 @@
-"""What importing the pipeline brings with it: as little as there is to start a worker with."""
+"""Imports of the pipeline are few, so that a worker starts fast."""
 
 import subprocess
 import sys

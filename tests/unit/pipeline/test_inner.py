@@ -35,7 +35,7 @@ def read(log: Log, **options: str) -> list[dict[str, Any]]:
 
 
 def written(row: dict[str, Any]) -> list[Outgoing]:
-    """What the writer makes of a row. Raises `SinkError`."""
+    """Return what the writer makes of a row. Raises `SinkError`."""
     batch = pyarrow.RecordBatch.from_pylist([row])
     key = TaskKey(job="job", batch=0, partition=0)
     options = SinkOptions(endpoints="h:1", topic="T")
@@ -43,8 +43,8 @@ def written(row: dict[str, Any]) -> list[Outgoing]:
 
 
 def test_each_message_is_a_row_with_what_is_its_own(log: Log) -> None:
-    found = read(log)
-    assert [row["body"] for row in found] == [
+    actual_rows = read(log)
+    assert [row["body"] for row in actual_rows] == [
         b"before",
         b"one",
         b"",
@@ -54,7 +54,7 @@ def test_each_message_is_a_row_with_what_is_its_own(log: Log) -> None:
         b"three",
         b"behind",
     ]
-    first, second, third = found[1:4]
+    first, second, third = actual_rows[1:4]
     assert [row["queue_offset"] for row in (first, second, third)] == [1, 2, 3]
     assert [row["flag"] for row in (first, second, third)] == [1, 2, 3]
     assert [row["tags"] for row in (first, second, third)] == ["red", None, None]
@@ -63,16 +63,16 @@ def test_each_message_is_a_row_with_what_is_its_own(log: Log) -> None:
     assert [row["body_length"] for row in (first, second, third)] == [3, 0, 5]
     assert first["properties"] == "UNIQ_KEY\x01a\x02TAGS\x01red\x02"
     assert first["body_crc"] == zlib.crc32(b"one") & 0x7FFFFFFF
-    assert {row["sys_flag"] for row in found} == {0}
-    assert [row["physical_offset"] for row in found[1:4]] == [log.offsets[1]] * 3
-    assert sum(row["size"] or 0 for row in found) == sum(log.sizes)
+    assert {row["sys_flag"] for row in actual_rows} == {0}
+    assert [row["physical_offset"] for row in actual_rows[1:4]] == [log.offsets[1]] * 3
+    assert sum(row["size"] or 0 for row in actual_rows) == sum(log.sizes)
 
 
 def test_a_record_is_a_row_where_it_is_asked_for(log: Log) -> None:
-    found = read(log, inner="keep")
-    assert [row["queue_offset"] for row in found] == [0, 1, 2, 3]
-    assert [row["body"] for row in found] == [b"before", THREE, THREE, b"behind"]
-    assert found[1]["properties"] == PROPERTIES
+    actual_rows = read(log, inner="keep")
+    assert [row["queue_offset"] for row in actual_rows] == [0, 1, 2, 3]
+    assert [row["body"] for row in actual_rows] == [b"before", THREE, THREE, b"behind"]
+    assert actual_rows[1]["properties"] == PROPERTIES
     packed_one = read(log, decompress="false")[4]
     assert packed_one["body"] == zlib.compress(THREE)
 
@@ -93,8 +93,8 @@ def test_a_batch_that_says_another_number_of_messages_is_corrupt(tmp_path: Path,
             Message(body=body, sys_flag=flag, properties=PROPERTIES),
         ]
     )
-    found = read(log)
-    assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
+    actual_rows = read(log)
+    assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in actual_rows] == [
         "bad_properties",
         None,
         None,
@@ -113,8 +113,8 @@ def test_a_batch_that_cannot_be_unpacked_is_corrupt(tmp_path: Path) -> None:
             Message(body=THREE, sys_flag=INNER),
         ]
     )
-    found = read(log)
-    assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
+    actual_rows = read(log)
+    assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in actual_rows] == [
         "bad_body",
         "bad_body",
         "bad_body",
@@ -122,7 +122,7 @@ def test_a_batch_that_cannot_be_unpacked_is_corrupt(tmp_path: Path) -> None:
         None,
         None,
     ]
-    assert [row["body"] for row in found] == [None, None, None, b"one", b"", b"three"]
+    assert [row["body"] for row in actual_rows] == [None, None, None, b"one", b"", b"three"]
     assert [row["body"] for row in read(log, mode="DROPMALFORMED")] == [b"one", b"", b"three"]
     with pytest.raises(RocketbedCorrupt, match="bad_body"):
         read(log, mode="FAILFAST")
@@ -151,29 +151,29 @@ def test_a_damaged_batch_is_one_row_whatever_columns_are_asked_for(
     )
     if at:
         log.flip(at + body.index(b"one") if flags == INNER else at + len(body) - 5)
-    found = rows(log.root, columns)
-    assert len(found) == 4
+    actual_rows = rows(log.root, columns)
+    assert len(actual_rows) == 4
     if "_corrupt" in columns:
         reason = "bad_properties" if fields else "crc_mismatch"
-        assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in found] == [
+        assert [row["_corrupt"] and row["_corrupt"]["reason"] for row in actual_rows] == [
             reason,
             None,
             None,
             None,
         ]
     if "body" in columns:
-        assert [row["body"] for row in found] == [None, b"one", b"", b"three"]
+        assert [row["body"] for row in actual_rows] == [None, b"one", b"", b"three"]
         kept = rows(log.root, columns, inner="keep")[0]["body"]
         # One that cannot be unpacked never had one.
         assert kept is not None or flags & ZLIB
         with pytest.raises(SinkError, match=r"is null, .* damaged record: leave the row out"):
-            written({"body": found[0]["body"]})
+            written({"body": actual_rows[0]["body"]})
     if at or "message" in damage:
         assert len(rows(log.root, columns, verifyCrc=False)) == (4 if flags & 1 else 6)
 
 
 def test_a_messages_checksum_may_be_left_out(tmp_path: Path) -> None:
-    """As RocketMQ's own producer does."""
+    """RocketMQ's own producer leaves it out."""
     body = struct.pack(">iiIii", 27, 0, 0, 0, 3) + b"one" + struct.pack(">h", 2) + b"A\x01"
     log = Log(tmp_path / "store").append([Message(body=body, sys_flag=INNER)])
     (row,) = read(log)
@@ -189,7 +189,7 @@ def test_properties_of_a_message_are_as_they_stand(tmp_path: Path) -> None:
     assert (row["properties"], row["tags"]) == (stored, "y")
 
 
-@pytest.mark.parametrize("told", [{"properties": PROPERTIES}, {"Sys_Flag": INNER | 1}])
-def test_a_record_with_several_messages_is_not_written_as_one(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{"properties": PROPERTIES}, {"Sys_Flag": INNER | 1}])
+def test_a_record_with_several_messages_is_not_written_as_one(changes: dict[str, Any]) -> None:
     with pytest.raises(SinkError, match=r"inner=unpack.* leave out rows without a body"):
-        written({"body": THREE} | told)
+        written({"body": THREE} | changes)

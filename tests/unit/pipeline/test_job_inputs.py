@@ -1,4 +1,4 @@
-"""Which stores a job reads as which brokers."""
+"""Stores that a job reads, and their brokers."""
 
 import shutil
 from collections.abc import Iterator
@@ -40,42 +40,44 @@ def settings(*stores: str) -> JobSettings:
     return JobSettings(stores=stores)
 
 
-@pytest.mark.parametrize("kept", [0, SEGMENT])
+@pytest.mark.parametrize("kept_bytes", [0, SEGMENT])
 @pytest.mark.parametrize("longer", [0, 1, 30])
 def test_copies_of_one_log_are_not_taken_for_two_brokers(
-    tmp_path: Path, longer: int, kept: int
+    tmp_path: Path, longer: int, kept_bytes: int
 ) -> None:
     """Every message counted twice, and the audit said GOOD."""
-    one, two = store(tmp_path / "r0/store", 40), store(tmp_path / "r1/store", 40 + longer)
-    for at in range(0, kept, SEGMENT):
+    short_store, two = store(tmp_path / "r0/store", 40), store(tmp_path / "r1/store", 40 + longer)
+    for at in range(0, kept_bytes, SEGMENT):
         Path(two, "commitlog", f"{at:020d}").unlink()
-    told = r"r[01]/store and .*r[01]/store have one log, .* --store NAME/0=.*/store --store NAME/1="
-    for given in ((one, two), (two, one), (f"a/0={one}", f"b/0={two}")):
-        with pytest.raises(WrongUsage, match=told):
-            distinct_logs(settings(*given))
-        assert len(broker_logs(settings(*given))) == 2
-    (log,) = distinct_logs(settings(f"a/0={one}", f"a/1={two}"))
+    pattern = (
+        r"r[01]/store and .*r[01]/store have one log, .* --store NAME/0=.*/store --store NAME/1="
+    )
+    for stores in ((short_store, two), (two, short_store), (f"a/0={short_store}", f"b/0={two}")):
+        with pytest.raises(WrongUsage, match=pattern):
+            distinct_logs(settings(*stores))
+        assert len(broker_logs(settings(*stores))) == 2
+    (log,) = distinct_logs(settings(f"a/0={short_store}", f"a/1={two}"))
     assert len(log.replicas) == 2
 
 
 def test_logs_of_two_brokers_are_two(tmp_path: Path) -> None:
-    one, two = store(tmp_path / "a", 40), store(tmp_path / "b", 40, STORE_MS + 1)
+    first_store, two = store(tmp_path / "a", 40), store(tmp_path / "b", 40, STORE_MS + 1)
     empty = str(Log(tmp_path / "c").root)
     Path(empty, "commitlog").mkdir(exist_ok=True, parents=True)
     shutil.copytree(empty, tmp_path / "d")
-    found = distinct_logs(settings(one, two, empty, str(tmp_path / "d")))
-    assert [log.broker for log in found] == ["a", "b", "c", "d"]
+    logs = distinct_logs(settings(first_store, two, empty, str(tmp_path / "d")))
+    assert [log.broker for log in logs] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("longest", [False, True])
 def test_what_a_member_lacks_is_noted(longest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit of half of a cluster's messages was good, and said nothing."""
     queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
-    seen = QueueSnapshot({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 40, 90, 2)})
+    snapshot = QueueSnapshot({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 40, 90, 2)})
 
     @contextmanager
     def live(*_: object) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(look=lambda: seen)
+        yield SimpleNamespace(look=lambda: snapshot)
 
     monkeypatch.setattr(inputs, "live_log", live)
     own, report = JobSettings(endpoints="h:1"), Report("audit")
@@ -97,11 +99,11 @@ def test_members_that_do_not_answer_are_noted(
 ) -> None:
     """An audit said that there was nothing, and an export that nothing was new."""
     queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
-    seen = QueueSnapshot({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 0, 0, 1, ("h:7",))})
+    snapshot = QueueSnapshot({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 0, 0, 1, ("h:7",))})
 
     @contextmanager
     def live(*_: object, **__: object) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(look=lambda: seen)
+        yield SimpleNamespace(look=lambda: snapshot)
 
     monkeypatch.setattr(inputs, "live_log", live)
     report = Report("audit")
@@ -111,7 +113,7 @@ def test_members_that_do_not_answer_are_noted(
 
 def test_what_a_tail_did_not_read_is_noted_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """It printed nothing, was good, and the warnings were in Spark's log."""
-    given: dict[str, str] = {}
+    options: dict[str, str] = {}
 
     def look() -> QueueSnapshot:
         if not bounds:
@@ -120,14 +122,14 @@ def test_what_a_tail_did_not_read_is_noted_at_its_end(monkeypatch: pytest.Monkey
 
     @contextmanager
     def live(*_: object, **more: str) -> Iterator[SimpleNamespace]:
-        given.update(more)
+        options.update(more)
         yield SimpleNamespace(look=look)
 
     monkeypatch.setattr(inputs, "live_log", live)
     bounds = {"b|T|0": QueueBounds(0, 40, 90, 2, ("h:7",))}
     report = Report("tail")
     note_unread_now(report, JobSettings(endpoints="h:1"), ())
-    assert given == {"retryTimeoutMs": "4000"}
+    assert options == {"retryTimeoutMs": "4000"}
     assert [note[:26] for note in report.notes] == [
         "no answer from h:7 of b: w",
         "50 messages of 1 queues, b",

@@ -50,19 +50,19 @@ def test_no_rate_is_no_limit() -> None:
 @given(st.lists(st.tuples(st.sampled_from([A0, A1]), st.integers(0, 50), st.integers(0, 9))))
 def test_runs_are_the_set_of_what_was_added(added: list[tuple[Place, int, int]]) -> None:
     runs = Runs()
-    wanted = set()
+    expected = set()
     for place, first, count in added:
         runs.add(place, first, count)
-        wanted |= {(place, offset) for offset in range(first, first + count)}
+        expected |= {(place, offset) for offset in range(first, first + count)}
     lookup = Lookup({QUERY: runs})
-    found = {(p, o) for p in (A0, A1) for o in range(70) if lookup.has(QUERY, p, o)}
-    assert found == wanted
-    assert runs.count() == len(wanted)
-    again = Runs()
+    members = {(p, o) for p in (A0, A1) for o in range(70) if lookup.has(QUERY, p, o)}
+    assert members == expected
+    assert runs.count() == len(expected)
+    rebuilt = Runs()
     for piece in runs.pieces(3):
         assert sum(len(pairs) for _, pairs in piece.items()) <= 3
-        again.update(Runs.from_json(piece.as_json()))
-    assert again.merged().as_json() == runs.merged().as_json()
+        rebuilt.update(Runs.from_json(piece.as_json()))
+    assert rebuilt.merged().as_json() == runs.merged().as_json()
     for place, pairs in runs.merged().items():
         assert all(sum(one) < two[0] for one, two in pairwise(pairs)), place
 

@@ -1,4 +1,4 @@
-"""What `verify` takes for kept of a live cluster."""
+"""Messages of a live cluster that `verify` counts as kept."""
 
 import json
 
@@ -10,7 +10,7 @@ from rocketbed.pipeline.wire.questions import QueueBounds
 from rocketbed.wire.bodies import MessageQueue
 
 
-def seen(**bounds: QueueBounds) -> QueueSnapshot:
+def snapshot_of(**bounds: QueueBounds) -> QueueSnapshot:
     queues = {
         f"{broker}|T|0": MessageQueue(topic="T", broker_name=broker, queue_id=0)
         for broker in bounds
@@ -29,7 +29,7 @@ def seen(**bounds: QueueBounds) -> QueueSnapshot:
 def test_a_broker_counts_where_members_enough_answered(
     copies: int, firm: tuple[str, ...], ends: dict[str, int]
 ) -> None:
-    now = seen(a=QueueBounds(0, 10, 12, members=2), b=QueueBounds(5, 20, 20, members=1))
+    now = snapshot_of(a=QueueBounds(0, 10, 12, members=2), b=QueueBounds(5, 20, 20, members=1))
     live = LiveQueues.of({"endpoints": "h:1"}, now, copies)
     assert (live.firm, live.shortened) == (firm, ("b",))
     assert json.loads(live.source["endingOffsets"]) == ends

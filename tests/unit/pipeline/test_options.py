@@ -17,7 +17,7 @@ from rocketbed.pipeline.options import Options
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "pattern"),
     [
         ({"path": "x", "startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
         ({"path": "x", "startingTimestamp": "1", "startingOffsets": "earliest"}, "not both"),
@@ -29,16 +29,16 @@ from rocketbed.pipeline.options import Options
         ({"endpoints": "h:1", "maxTriggerDelay": "soon"}, "a duration such as"),
     ],
 )
-def test_options_that_exclude_each_other(given: dict[str, str], says: str) -> None:
-    with pytest.raises(OptionError, match=says):
-        Options.parse(given)
+def test_options_that_exclude_each_other(options: dict[str, str], pattern: str) -> None:
+    with pytest.raises(OptionError, match=pattern):
+        Options.parse(options)
 
 
 def test_durations() -> None:
-    given = {"endpoints": "h:1", "minOffsetsPerTrigger": "1k"}
-    assert Options.parse(given).max_trigger_delay == 15 * 60_000
+    options = {"endpoints": "h:1", "minOffsetsPerTrigger": "1k"}
+    assert Options.parse(options).max_trigger_delay == 15 * 60_000
     for text, expected in (("250", 250), ("90s", 90_000), ("2 h", 7_200_000), ("1min", 60_000)):
-        assert Options.parse({**given, "maxTriggerDelay": text}).max_trigger_delay == expected
+        assert Options.parse({**options, "maxTriggerDelay": text}).max_trigger_delay == expected
 
 
 def test_names_are_case_insensitive_and_have_defaults() -> None:
@@ -88,8 +88,8 @@ def test_times(text: str, ms: int) -> None:
     ],
 )
 def test_a_time_in_another_unit_is_refused(text: str, unit: str) -> None:
-    says = rf"'{text}': expected milliseconds since 1970 \(1763640000000, if these are {unit}\)"
-    with pytest.raises(OptionError, match=says):
+    pattern = rf"'{text}': expected milliseconds since 1970 \(1763640000000, if these are {unit}\)"
+    with pytest.raises(OptionError, match=pattern):
         Options.parse({"startTimestamp": text})
     for text in ("1763640000000", "253402300799999", str(2**63 - 1)):
         assert time_in_ms(text) == int(text)
@@ -102,7 +102,7 @@ def test_topics_are_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "name", "says"),
+    ("use", "name", "pattern"),
     [
         (Use.STREAM, "endingOffsets", "is for batch reads, not streams"),
         (Use.BATCH, "maxRowsPerTrigger", "is for streams, not batch reads"),
@@ -119,9 +119,9 @@ def test_topics_are_a_list() -> None:
     ],
 )
 def test_an_option_of_another_use_is_an_error_and_the_nearest_is_named(
-    use: Use, name: str, says: str
+    use: Use, name: str, pattern: str
 ) -> None:
-    with pytest.raises(OptionError, match=says) as caught:
+    with pytest.raises(OptionError, match=pattern) as caught:
         read_options({name: "1"}, use)
     # All of them are told where nothing better is known.
     is_lost = name in ("rate", "marker", "transport", "checkpointLocation")
@@ -173,24 +173,26 @@ def test_secrets_are_not_shown() -> None:
     with pytest.raises(OptionError, match=r"option fs\.s3a\.secret\.key: expected one word"):
         Options.parse({"FS.s3a.secret.key": "hid den"})
     for name in ("account.key", "sas.fixed.token", "account.oauth2.client.secret"):
-        with pytest.raises(OptionError, match=rf"option fs\.azure\.{name}\.a\.b: expected") as told:
+        with pytest.raises(
+            OptionError, match=rf"option fs\.azure\.{name}\.a\.b: expected"
+        ) as caught:
             Options.parse({f"fs.azure.{name}.a.b": "hid den"})
-        assert "hid den" not in str(told.value)
+        assert "hid den" not in str(caught.value)
     for text in ("user:h1dden@h:1", "http://user:h1dden@h:1"):
-        with pytest.raises(OptionError, match="without a scheme, a user or a path") as told:
+        with pytest.raises(OptionError, match="without a scheme, a user or a path") as caught:
             Options.parse({"endpoints": text})
-        assert "h1dden" not in str(told.value)
+        assert "h1dden" not in str(caught.value)
     (replica,) = parse_paths("s3a://bucket/store", options.fs)
     assert "hidden" not in repr(replica)
 
 
 def test_settings_of_azure_are_as_hadoop_writes_them() -> None:
-    given = {
+    options = {
         "fs.azure.account.oauth.provider.type": "org.apache.hadoop.x.MsiTokenProvider",
         "fs.azure.account.oauth2.client.endpoint": "https://login.x.com/ten/oauth2/v2.0/token",
         "fs.azure.sas.fixed.token.Acc.dfs.core.windows.net": "sv=1&sig=a%2B%3D",
     }
-    assert Options.parse({"path": "/x", **given}).fs == (
+    assert Options.parse({"path": "/x", **options}).fs == (
         ("fs.azure.account.oauth.provider.type", "MsiTokenProvider"),
         ("fs.azure.account.oauth2.client.endpoint", "https://login.x.com/ten"),
         ("fs.azure.sas.fixed.token.acc.dfs.core.windows.net", "?sv=1&sig=a%2B%3D"),
@@ -198,7 +200,7 @@ def test_settings_of_azure_are_as_hadoop_writes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "pattern"),
     [
         ("fs.s3a.endpoint", "http://x/y", "host:port"),
         ("endpoints", "127.0.0.1", r"host:port;host:port .*'127\.0\.0\.1'"),
@@ -235,22 +237,22 @@ def test_settings_of_azure_are_as_hadoop_writes_them() -> None:
         ("pahts", "/x", r"unknown option pahts \(is path meant"),
     ],
 )
-def test_what_cannot_be_is_named(name: str, text: str, says: str) -> None:
-    with pytest.raises(OptionError, match=says) as caught:
+def test_what_cannot_be_is_named(name: str, text: str, pattern: str) -> None:
+    with pytest.raises(OptionError, match=pattern) as caught:
         Options.parse({name: text})
     assert name in str(caught.value)
     assert caught.value.exit_code == 64
 
 
-@pytest.mark.parametrize("what", ["Offset", "Timestamp"])
-def test_a_range_that_ends_before_it_begins(what: str) -> None:
+@pytest.mark.parametrize("bound", ["Offset", "Timestamp"])
+def test_a_range_that_ends_before_it_begins(bound: str) -> None:
     with pytest.raises(OptionError, match="is after"):
-        Options.parse({f"start{what}": "7", f"end{what}": "6"})
-    Options.parse({f"start{what}": "7", f"end{what}": "7"})
+        Options.parse({f"start{bound}": "7", f"end{bound}": "6"})
+    Options.parse({f"start{bound}": "7", f"end{bound}": "7"})
 
 
 def test_a_batch_cannot_begin_at_the_end() -> None:
-    given = {"endpoints": "h:1", "startingOffsets": "latest"}
-    assert Options.parse(given, Use.STREAM).starting_offsets == "latest"
+    options = {"endpoints": "h:1", "startingOffsets": "latest"}
+    assert Options.parse(options, Use.STREAM).starting_offsets == "latest"
     with pytest.raises(OptionError, match="leaves a batch nothing to read"):
-        Options.parse(given, Use.BATCH)
+        Options.parse(options, Use.BATCH)

@@ -29,20 +29,20 @@ def store(root: Path) -> Iterator[StoreDirectory]:
 
 
 def test_rows_are_what_the_independent_reader_reads(root: Path, store: StoreDirectory) -> None:
-    found = rows(root, inner="keep")
+    actual_rows = rows(root, inner="keep")
     expected = [message.record for message in messages(store, Filter(scan=True))]
     offsets = list(dict.fromkeys(record.offset for record in expected))
-    assert [row["physical_offset"] for row in found] == offsets
-    assert not reasons(found)
-    assert {row["crc_ok"] for row in found} == {True}
+    assert [row["physical_offset"] for row in actual_rows] == offsets
+    assert not reasons(actual_rows)
+    assert {row["crc_ok"] for row in actual_rows} == {True}
     by_offset = {record.offset: record for record in expected}
-    for row in found:
+    for row in actual_rows:
         record = by_offset[row["physical_offset"]]
         assert row["body"] == record.body
         assert row["properties"] == record.raw_properties.decode()
         assert row["uniq_key"] == record.properties.get("UNIQ_KEY")
     for size in ("1k", "5000"):
-        assert rows(root, splitBytes=size, inner="keep") == found
+        assert rows(root, splitBytes=size, inner="keep") == actual_rows
 
 
 def test_a_copy_of_a_running_store(tmp_path: Path) -> None:

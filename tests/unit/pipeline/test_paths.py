@@ -24,28 +24,28 @@ def stores(tmp_path: Path, *names: str) -> None:
         Log(tmp_path / name).append([Message(topic=name.replace("/", "-"))])
 
 
-def short(found: list[Replica], root: Path) -> list[tuple[str, str, str]]:
-    return [(one.broker, one.name, os.path.relpath(one.root, root)) for one in found]
+def short(replicas: list[Replica], root: Path) -> list[tuple[str, str, str]]:
+    return [(one.broker, one.name, os.path.relpath(one.root, root)) for one in replicas]
 
 
 def test_a_pattern_means_the_stores_that_match(tmp_path: Path) -> None:
     stores(tmp_path, "b1/store", "b2/store", "c3/store", ".hidden/store")
     (tmp_path / "b4" / "store").mkdir(parents=True)  # no store
-    found = parse_paths(f"{tmp_path}/b?/store")
-    assert short(found, tmp_path) == [
+    replicas = parse_paths(f"{tmp_path}/b?/store")
+    assert short(replicas, tmp_path) == [
         ("b1-store", "b1-store", "b1/store"),
         ("b2-store", "b2-store", "b2/store"),
     ]
     assert len(parse_paths(f"{tmp_path}/*/st*")) == 3
     assert len(parse_paths(f"{tmp_path}/[bc][13]/store")) == 2
-    found = parse_paths(f"group={tmp_path}/b*/store,{tmp_path}/c*/store")
-    assert short(found, tmp_path) == [
+    replicas = parse_paths(f"group={tmp_path}/b*/store,{tmp_path}/c*/store")
+    assert short(replicas, tmp_path) == [
         ("group", "b1-store", "b1/store"),
         ("group", "b2-store", "b2/store"),
         ("store", "store", "c3/store"),
     ]
-    found = parse_paths(f"group/one={tmp_path}/b1/*")
-    assert short(found, tmp_path) == [("group", "one", "b1/store")]
+    replicas = parse_paths(f"group/one={tmp_path}/b1/*")
+    assert short(replicas, tmp_path) == [("group", "one", "b1/store")]
     with pytest.raises(OptionError, match="2 stores match, for one replica"):
         parse_paths(f"group/one={tmp_path}/b*/store")
     with pytest.raises(NotAStore, match="1 directories match, none has a commitlog"):
@@ -69,8 +69,8 @@ def test_a_file_that_lists_stores(tmp_path: Path) -> None:
     stores(tmp_path, "b1", "b2", "c1")
     listed = tmp_path / "stores.txt"
     listed.write_text(f"\ufeff# all of them\ng/0={tmp_path}/b1\n\ng/1=b2  # beside\nc*\n")
-    found = parse_paths(f"file:{listed}")
-    assert short(found, tmp_path) == [("g", "0", "b1"), ("g", "1", "b2"), ("c1", "c1", "c1")]
+    replicas = parse_paths(f"file:{listed}")
+    assert short(replicas, tmp_path) == [("g", "0", "b1"), ("g", "1", "b2"), ("c1", "c1", "c1")]
     assert len(rows(listed, readUncommitted=True)) == 3
     listed.write_text("stores.txt\n")
     with pytest.raises(NotAStore, match=r"stores\.txt is no store directory: in a list"):
@@ -88,11 +88,13 @@ def test_a_file_that_lists_stores(tmp_path: Path) -> None:
 def test_commas_and_spaces_of_a_name(tmp_path: Path, before: str, start: str, name: str) -> None:
     """Beside a store that is called as the name without them."""
     stores(tmp_path, name, "a", "z")
-    found = parse_paths(f" {before}{start}{tmp_path}/{name},m={start}{tmp_path}/z , x={tmp_path}/a")
-    assert [one.root for one in found] == [f"{tmp_path}/{one}" for one in (name, "z", "a")]
-    assert [one.broker for one in found][1:] == ["m", "x"]
-    again = ",".join(f"{one.broker}/{one.name}={one.root}" for one in found)
-    assert parse_paths(again) == found
+    replicas = parse_paths(
+        f" {before}{start}{tmp_path}/{name},m={start}{tmp_path}/z , x={tmp_path}/a"
+    )
+    assert [one.root for one in replicas] == [f"{tmp_path}/{one}" for one in (name, "z", "a")]
+    assert [one.broker for one in replicas][1:] == ["m", "x"]
+    listed = ",".join(f"{one.broker}/{one.name}={one.root}" for one in replicas)
+    assert parse_paths(listed) == replicas
     text = f"{before}{start}{tmp_path}/{name}"
     assert [row["topic"] for row in rows(text)] == [name]
 
@@ -114,8 +116,8 @@ def test_commas_and_spaces_in_a_file_that_lists_stores(tmp_path: Path) -> None:
 @pytest.mark.parametrize("start", ["file:", "file://", "FILE://"])
 def test_files_of_this_machine_may_have_a_scheme(tmp_path: Path, start: str) -> None:
     stores(tmp_path, "b1")
-    (found,) = parse_paths(f"{start}{tmp_path}/b1")
-    assert found == Replica("b1", "b1", f"{tmp_path}/b1", LOCAL)
+    (replica,) = parse_paths(f"{start}{tmp_path}/b1")
+    assert replica == Replica("b1", "b1", f"{tmp_path}/b1", LOCAL)
     assert plain_path("file:relative") == "file:relative"
     assert plain_path("S3A://bucket//a///b/") == "s3a://bucket/a/b/"
 
@@ -134,10 +136,10 @@ def test_where_a_path_lies(path: str, storage: Storage) -> None:
 
 
 def test_what_stands_before_an_equals_sign_of_an_address_is_no_name() -> None:
-    (found,) = parse_paths("s3a://bucket/date=2026-11-27/store")
-    assert (found.broker, found.root) == ("store", "s3a://bucket/date=2026-11-27/store")
-    (found,) = parse_paths("b/0=s3a://bucket/date=2026-11-27/store")
-    assert found[:3] == ("b", "0", "s3a://bucket/date=2026-11-27/store")
+    (replica,) = parse_paths("s3a://bucket/date=2026-11-27/store")
+    assert (replica.broker, replica.root) == ("store", "s3a://bucket/date=2026-11-27/store")
+    (replica,) = parse_paths("b/0=s3a://bucket/date=2026-11-27/store")
+    assert replica[:3] == ("b", "0", "s3a://bucket/date=2026-11-27/store")
 
 
 @pytest.mark.parametrize("path", ["s3a://key:hidden@bucket/store", "s3a:///store"])
@@ -154,12 +156,12 @@ def test_file_paths_of_this_machine() -> None:
 
 
 def test_what_looks_percent_encoded_is_taken_as_it_is_written(tmp_path: Path) -> None:
-    """As by Spark's own sources: measured with PySpark 4.3, text and `SELECT * FROM text.`."""
+    """Spark's own sources do so: measured with PySpark 4.3, text and `SELECT * FROM text.`."""
     stores(tmp_path, "p%20q", "p q")
     for start in ("file:", "file://", ""):
         for name in ("p%20q", "p q"):
-            (found,) = parse_paths(f"{start}{tmp_path}/{name}")
-            assert found.root == f"{tmp_path}/{name}"
+            (replica,) = parse_paths(f"{start}{tmp_path}/{name}")
+            assert replica.root == f"{tmp_path}/{name}"
 
 
 @pytest.mark.parametrize(
@@ -181,30 +183,30 @@ def test_no_dots_are_left_in_a_path_elsewhere(path: str, plain: str) -> None:
 
 def test_google_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """pyarrow's own limit for a server that does not answer is a quarter of an hour."""
-    given: list[dict[str, timedelta]] = []
-    monkeypatch.setattr("pyarrow.fs.GcsFileSystem", lambda **limits: given.append(limits))
+    limits_used: list[dict[str, timedelta]] = []
+    monkeypatch.setattr("pyarrow.fs.GcsFileSystem", lambda **limits: limits_used.append(limits))
     storage = storage_of("gs://patience/store")
     assert isinstance(storage, RemoteStorage)
     storage.at("gs://patience/store")
-    assert given == [{"retry_time_limit": timedelta(seconds=15)}]
+    assert limits_used == [{"retry_time_limit": timedelta(seconds=15)}]
 
 
 def test_threads_share_one_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hadoop keeps one connection for all: the second one closed it when it was dropped."""
-    both, made = Barrier(2), []
+    both, created = Barrier(2), []
 
     def slow(**_: object) -> object:
         with suppress(BrokenBarrierError):
             both.wait(0.5)  # met by a second one only
-        made.append(object())
-        return made[-1]
+        created.append(object())
+        return created[-1]
 
     monkeypatch.setattr("pyarrow.fs.GcsFileSystem", slow)
     storage = storage_of("gs://threads/store")
     assert isinstance(storage, RemoteStorage)
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(storage.at, ["gs://threads/store"] * 2))
-    assert [place for place, _ in found] == made * 2
+        file_systems = list(threads.map(storage.at, ["gs://threads/store"] * 2))
+    assert [place for place, _ in file_systems] == created * 2
 
 
 def test_a_scheme_that_nobody_knows() -> None:
@@ -218,14 +220,14 @@ def test_settings_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     limits = {"connect_timeout": 10.0, "request_timeout": 15.0}
     assert s3_arguments({}, "bucket") == limits
-    given = {
+    settings = {
         "fs.s3a.endpoint": "minio:9000",
         "fs.s3a.access.key": "a",
         "fs.s3a.secret.key": "s",
         "fs.s3a.connection.ssl.enabled": "false",
         "fs.s3a.path.style.access": "false",
     }
-    assert s3_arguments(given, "bucket") == limits | {
+    assert s3_arguments(settings, "bucket") == limits | {
         "endpoint_override": "minio:9000",
         "access_key": "a",
         "secret_key": "s",
@@ -238,15 +240,15 @@ def test_settings_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
         "anonymous": True,
         "endpoint_override": "http://other:1",
     }
-    assert s3_arguments(given, "bucket")["endpoint_override"] == "minio:9000"
-    of_one = given | {"fs.s3a.bucket.b.1.endpoint": "other:1", "fs.s3a.bucket.b.access.key": "b"}
-    found = s3_arguments(of_one, "b.1")
-    assert (found["endpoint_override"], found["access_key"]) == ("other:1", "a")
+    assert s3_arguments(settings, "bucket")["endpoint_override"] == "minio:9000"
+    of_one = settings | {"fs.s3a.bucket.b.1.endpoint": "other:1", "fs.s3a.bucket.b.access.key": "b"}
+    arguments = s3_arguments(of_one, "b.1")
+    assert (arguments["endpoint_override"], arguments["access_key"]) == ("other:1", "a")
     assert s3_arguments(of_one, "B")["access_key"] == "b"
 
 
 @pytest.mark.parametrize(
-    ("providers", "found"),
+    ("providers", "expected"),
     [
         ("SimpleAWS", ("a", "s")),
         ("TemporaryAWS", ("a", "s", "t")),
@@ -258,12 +260,12 @@ def test_settings_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_who_asks_s3(
-    providers: str, found: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+    providers: str, expected: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Hadoop does: the first provider that has what it takes."""
+    """Like Hadoop: use the first provider that has all it needs."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     names = [f"org.{one}CredentialsProvider" for one in providers.split(",") if one]
-    given = {
+    settings = {
         "fs.s3a.aws.credentials.provider": ", ".join(names),
         "fs.s3a.access.key": "a",
         "fs.s3a.secret.key": "s",
@@ -271,15 +273,15 @@ def test_who_asks_s3(
         "fs.s3a.endpoint": "minio:9000",
     }
     names = ["access_key", "secret_key", "session_token", "anonymous"]
-    arguments = s3_arguments(given, "bucket")
-    assert tuple(arguments[name] for name in names if name in arguments) == found
+    arguments = s3_arguments(settings, "bucket")
+    assert tuple(arguments[name] for name in names if name in arguments) == expected
     if providers.startswith("EnvironmentVariable"):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "v")
-        assert not set(names) & s3_arguments(given, "bucket").keys()
+        assert not set(names) & s3_arguments(settings, "bucket").keys()
     if providers == "SimpleAWS":
-        del given["fs.s3a.access.key"]
+        del settings["fs.s3a.access.key"]
         with pytest.raises(StorageError, match=r"org\.SimpleAWSCredentialsProvider has no keys"):
-            s3_arguments(given, "bucket")
+            s3_arguments(settings, "bucket")
 
 
 AZURE = {
@@ -295,7 +297,7 @@ APPLICATION = {
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("settings", "expected"),
     [
         ({}, {}),
         ({"fs.azure.account.key": "k"}, {"account_key": "k"}),
@@ -332,8 +334,8 @@ APPLICATION = {
         ),
     ],
 )
-def test_settings_of_azure(given: dict[str, str], found: dict[str, str]) -> None:
-    assert azure_arguments(given, "acc.dfs.core.windows.net") == AZURE | found
+def test_settings_of_azure(settings: dict[str, str], expected: dict[str, str]) -> None:
+    assert azure_arguments(settings, "acc.dfs.core.windows.net") == AZURE | expected
 
 
 def test_what_azure_cannot_take() -> None:
@@ -344,9 +346,9 @@ def test_what_azure_cannot_take() -> None:
     del lacking["fs.azure.account.auth.type"]
     with pytest.raises(StorageError, match=r"auth\.type=OAuth needs fs\.azure.*client\.secret$"):
         azure_arguments(lacking, "acc.dfs.core.windows.net")
-    other = {"fs.azure.account.key.other.dfs.core.windows.net": "k"}
+    options = {"fs.azure.account.key.other.dfs.core.windows.net": "k"}
     with pytest.raises(StorageError, match=r"given for other\.dfs\..*, and not for acc\.dfs\."):
-        azure_arguments(other, "acc.dfs.core.windows.net")
+        azure_arguments(options, "acc.dfs.core.windows.net")
     for place in ("box", "box@", "@acc.dfs.x.net", "Box@acc.dfs.x.net", "box:k3y@acc.dfs.x.net"):
         with pytest.raises(StorageError, match="expected a container and an account") as caught:
             rows(f"abfss://{place}/store")
@@ -378,19 +380,19 @@ def test_hdfs_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_of_directories_fit_before_an_equals_sign(tmp_path: Path) -> None:
     stores(tmp_path, "com,ma", "eq=al", "com-ma/x")
-    found = parse_paths(f"{tmp_path}/com,ma,{tmp_path}/eq=al")
-    assert [one.broker for one in found] == ["com-ma", "eq-al"]
-    for one in found:
-        assert parse_paths(f"{one.broker}/{one.name}={one.root}") == [one]
+    replicas = parse_paths(f"{tmp_path}/com,ma,{tmp_path}/eq=al")
+    assert [replica.broker for replica in replicas] == ["com-ma", "eq-al"]
+    for replica in replicas:
+        assert parse_paths(f"{replica.broker}/{replica.name}={replica.root}") == [replica]
 
 
 def test_names_that_fit_and_are_the_same_then_are_told_apart(tmp_path: Path) -> None:
     stores(tmp_path, "sp", "sp ", "a,b", "a-b", "x/store", "x /store")
 
     def names(*roots: str) -> list[str]:
-        found = parse_paths(",".join(f"{tmp_path}/{root}" for root in roots))
-        assert [one.root for one in found] == [f"{tmp_path}/{root}" for root in roots]
-        return [one.broker for one in found]
+        replicas = parse_paths(",".join(f"{tmp_path}/{root}" for root in roots))
+        assert [one.root for one in replicas] == [f"{tmp_path}/{root}" for root in roots]
+        return [one.broker for one in replicas]
 
     assert names("sp", "sp ") == ["sp", "sp-2"]
     assert names("a,b", "sp", "a-b") == ["a-b", "sp", "a-b-2"]
@@ -403,30 +405,33 @@ def test_patterns_are_hadoops(tmp_path: Path) -> None:
     """`[^a]` was a or the sign itself, and `{a,b}` two directories, `{a` and `b}`."""
     stores(tmp_path, "a/store", "b/store", "c/old", "{x}/store", "{q,r}/store", "d,e/store")
 
-    def found(*paths: str) -> list[str]:
-        return [one.root for one in parse_paths(",".join(f"{tmp_path}/{one}" for one in paths))]
+    def roots(*paths: str) -> list[str]:
+        return [
+            replica.root
+            for replica in parse_paths(",".join(f"{tmp_path}/{replica}" for replica in paths))
+        ]
 
     def at(*names: str) -> list[str]:
         return [f"{tmp_path}/{name}" for name in names]
 
-    assert found("[^a]/store") == found("[!a]/store") == at("b/store")
-    assert found("{a,b}/store") == at("a/store", "b/store")
-    assert found("{a,b}/store", "c/old") == at("a/store", "b/store", "c/old")
-    assert found("{a/store,c/old}") == at("a/store", "c/old")
-    assert found("{a,{b,c}}/{store,old}") == at("a/store", "b/store", "c/old")
-    assert found("{b,nothing,a}/st?re") == at("b/store", "a/store")
-    assert found("{[ab],c}/*", "d,e/store") == at("a/store", "b/store", "c/old", "d,e/store")
-    assert found("{a}/store") == at("a/store")
-    # What is there as it is written counts.
-    assert found("{x}/store", "{q,r}/store") == at("{x}/store", "{q,r}/store")
-    assert found("{x}/*", "{q,r}/st*") == at("{x}/store", "{q,r}/store")
-    (one,) = parse_paths(f"n/0={tmp_path}/{{a,nothing}}/store")
-    assert one[:3] == ("n", "0", f"{tmp_path}/a/store")
+    assert roots("[^a]/store") == roots("[!a]/store") == at("b/store")
+    assert roots("{a,b}/store") == at("a/store", "b/store")
+    assert roots("{a,b}/store", "c/old") == at("a/store", "b/store", "c/old")
+    assert roots("{a/store,c/old}") == at("a/store", "c/old")
+    assert roots("{a,{b,c}}/{store,old}") == at("a/store", "b/store", "c/old")
+    assert roots("{b,nothing,a}/st?re") == at("b/store", "a/store")
+    assert roots("{[ab],c}/*", "d,e/store") == at("a/store", "b/store", "c/old", "d,e/store")
+    assert roots("{a}/store") == at("a/store")
+    # A directory that exists under the literal name counts.
+    assert roots("{x}/store", "{q,r}/store") == at("{x}/store", "{q,r}/store")
+    assert roots("{x}/*", "{q,r}/st*") == at("{x}/store", "{q,r}/store")
+    (replica,) = parse_paths(f"n/0={tmp_path}/{{a,nothing}}/store")
+    assert replica[:3] == ("n", "0", f"{tmp_path}/a/store")
     assert [each.root for each in parse_paths(f"file:{tmp_path}/{{a,b}}/store")] == at(
         "a/store", "b/store"
     )
     with pytest.raises(NotAStore, match=r"\{y,z\}/store: no store directory matches: none is"):
-        found("{y,z}/store")
+        roots("{y,z}/store")
     for broken in ("{a,b/store", "a}/store"):
         with pytest.raises(NotAStore, match="is no store directory: no such directory"):
             rows(f"{tmp_path}/{broken}")

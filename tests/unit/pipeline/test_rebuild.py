@@ -52,7 +52,7 @@ PARTS = ("consumequeue", "batchconsumequeue", "index")
 
 
 class Built:
-    """What the two passes made of a store, without Spark."""
+    """Result of the two passes over a store, without Spark."""
 
     def __init__(self, root: Path, out: Path, settings: Settings, split_bytes: int) -> None:
         directory = open_directory(root, settings)
@@ -74,20 +74,20 @@ class Built:
         for replica, end in read_ends([Replica("b", "r", str(root))], read_uncommitted=True):
             for split in plan_splits([replica], split_bytes=split_bytes, end=end):
                 with BlobWriter(str(out / "blobs")) as blobs:
-                    one = SplitDispatch(
+                    dispatch = SplitDispatch(
                         shape.dispatcher,
                         queue_segment=shape.queue_segment,
                         with_tags=shape.with_tags,
                         blobs=blobs,
                     )
-                    self.runs += one.run(split)
+                    self.runs += dispatch.run(split)
         pieces = index_pieces([run for run in self.runs if run.kind == INDEX], layout)
         queues = [run for run in self.runs if run.kind in (QUEUE, BATCH)]
         self.files = self._write([*queues, *pieces], shape, whole_queues=False)
         plain = [file for file in self.files if file.path.startswith("consumequeue")]
         self.uneven = uneven_queues(plain, shape.queue_segment // UNIT.size)
-        again = [run for run in queues if run.path in self.uneven]
-        self.again = self._write(again, shape, whole_queues=True)
+        uneven_runs = [run for run in queues if run.path in self.uneven]
+        self.uneven_files = self._write(uneven_runs, shape, whole_queues=True)
         index = [file for file in self.files if file.path.startswith("index")]
         for file, name in index_names(index):
             os.rename(out / file.path, out / "index" / name)
@@ -198,7 +198,7 @@ def test_records_of_other_kinds(change: dict[str, object], text: str, tmp_path: 
 def test_an_index_that_holds_tags_is_built_with_tags(
     tags: tuple[tuple[str, str], ...], tmp_path: Path
 ) -> None:
-    """As RocketMQ 5.5.0's does: the tag's key stands behind the others of its record."""
+    """RocketMQ 5.5.0 writes the tag's key after the other keys of its record."""
     root = tmp_path / "store"
     specs = [
         keyed(number, **({"properties": tags} if number % 4 == 1 else {})) for number in range(90)
@@ -250,8 +250,8 @@ def test_batch_queues_and_further_queues(tmp_path: Path) -> None:
         "batch/0",
         "batch/1",
     }
-    said = [json.loads(run.text) for run in built.runs if run.kind == SPLIT]
-    assert sum(row["left_out"].get("deleted", 0) for row in said) == 20
+    split_reports = [json.loads(run.text) for run in built.runs if run.kind == SPLIT]
+    assert sum(row["left_out"].get("deleted", 0) for row in split_reports) == 20
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,8 @@ def test_queue_offsets_that_do_not_follow_one_another(
     built, files = both(root, tmp_path)
     is_even = offsets in ([13, 14, 15], list(range(offsets[0], offsets[0] + len(offsets))))
     assert built.uneven == (set() if is_even else {"consumequeue/odd/0"})
-    told = [json.loads(file.odd) for file in built.again if file.odd]
-    assert sum(row["refused"]["count"] for row in told) == refused
+    file_reports = [json.loads(file.odd) for file in built.uneven_files if file.odd]
+    assert sum(row["refused"]["count"] for row in file_reports) == refused
     assert any(name.startswith("odd/0/") for name in files["consumequeue"])
 
 
@@ -294,8 +294,8 @@ def test_damage_is_told_and_built_around(position: int, tmp_path: Path) -> None:
     directory.close()
     for split_bytes in (700, 1 << 20):
         built, _ = both(root, tmp_path, split_bytes=split_bytes)
-        told = [run for run in built.runs if run.kind == DAMAGE]
-        assert [(run.at, run.at + run.items) for run in told] == [(offsets[25], offsets[26])]
+        damage_runs = [run for run in built.runs if run.kind == DAMAGE]
+        assert [(run.at, run.at + run.items) for run in damage_runs] == [(offsets[25], offsets[26])]
         assert hole.startswith(f"{offsets[25]} to {offsets[26]}:")
 
 
@@ -304,8 +304,12 @@ def test_a_file_that_is_missing_is_damage(tmp_path: Path) -> None:
     write_log(root, [keyed(number, body=bytes(200)) for number in range(60)])
     (root / "commitlog" / f"{SEGMENT:020d}").unlink()
     built, files = both(root, tmp_path)
-    (told,) = [run for run in built.runs if run.kind == DAMAGE]
-    assert (told.at, told.items, told.text) == (SEGMENT, SEGMENT, "missing_segment")
+    (damage_run,) = [run for run in built.runs if run.kind == DAMAGE]
+    assert (damage_run.at, damage_run.items, damage_run.text) == (
+        SEGMENT,
+        SEGMENT,
+        "missing_segment",
+    )
     assert built.uneven
     assert files["consumequeue"]
 
@@ -317,9 +321,11 @@ def test_a_file_that_vanishes_meanwhile_is_an_error(tmp_path: Path) -> None:
     os.unlink(split.path)
     directory = open_directory(root, SETTINGS)
     with BlobWriter(str(tmp_path)) as blobs:
-        one = SplitDispatch(Dispatcher(directory), queue_segment=200, with_tags=False, blobs=blobs)
+        dispatch = SplitDispatch(
+            Dispatcher(directory), queue_segment=200, with_tags=False, blobs=blobs
+        )
         with pytest.raises(DataLost, match="the file was deleted"):
-            list(one.run(split))
+            list(dispatch.run(split))
     directory.close()
 
 
@@ -333,7 +339,7 @@ def test_a_staging_file_that_was_cut_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "says"),
+    ("command", "arguments", "expected_text"),
     [
         (rebuild, ["--split", "many"], "--split: a number of bytes"),
         (rebuild, ["--set", "maxIndexNum"], "--set maxIndexNum: expected KEY=VALUE"),
@@ -344,10 +350,10 @@ def test_a_staging_file_that_was_cut_is_an_error(tmp_path: Path) -> None:
         (retention, ["--hours", "-1"], "--hours"),
     ],
 )
-def test_wrong_usage(command: click.Command, arguments: list[str], says: str) -> None:
+def test_wrong_usage(command: click.Command, arguments: list[str], expected_text: str) -> None:
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code != 0
-    assert says in done.output
+    assert expected_text in done.output
 
 
 def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:

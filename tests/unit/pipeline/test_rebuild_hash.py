@@ -24,8 +24,8 @@ def test_keys_behind_a_topic(texts: list[str | None], topic: str) -> None:
     offsets, data = text_parts(pyarrow.array(texts, pyarrow.string()))
     sizes = offsets[1:] - offsets[:-1]
     starts = sizes.astype("uint32") * 0 + (java_hash(topic + "#") & 0xFFFFFFFF)
-    found = key_hashes(appended(starts.astype("uint32"), sizes, hashes_of(offsets, data)))
-    assert found.tolist() == [index_key_hash(topic, text or "") for text in texts]
+    actual = key_hashes(appended(starts.astype("uint32"), sizes, hashes_of(offsets, data)))
+    assert actual.tolist() == [index_key_hash(topic, text or "") for text in texts]
 
 
 def test_the_least_number_has_no_absolute_value() -> None:

@@ -1,4 +1,4 @@
-"""When `replay` sends what, where it goes, and what it refuses before anything starts."""
+"""Times and targets of the sends of `replay`, and what it refuses before anything starts."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,7 +31,7 @@ OPTIONS = SinkOptions(endpoints="h:1", topic="T")
 FIRST_MS = 1_000_000
 
 
-def due(times_ms: Iterable[int]) -> list[Due]:
+def rows_due(times_ms: Iterable[int]) -> list[Due]:
     times = list(times_ms)
     cells = {"body": [b"x"] * len(times)}
     rows = outgoing(cells, first_row=0, key=KEY, options=OPTIONS)
@@ -39,7 +39,7 @@ def due(times_ms: Iterable[int]) -> list[Due]:
 
 
 def queue(number: int = 0, **fields: Any) -> SourceQueue:
-    given: dict[str, Any] = {
+    fields_used: dict[str, Any] = {
         "broker": "a",
         "topic": "T",
         "queue_id": number,
@@ -52,25 +52,25 @@ def queue(number: int = 0, **fields: Any) -> SourceQueue:
         "last_position": 999,
         "last_stored_ms": FIRST_MS + 9,
     }
-    return SourceQueue(**given | fields)
+    return SourceQueue(**fields_used | fields)
 
 
 async def times_of(
     rows: list[Due], pace: Pace, *, rate: float = 0.0, takes_s: float = 0.0
 ) -> tuple[list[float], int]:
     """Seconds at which each message goes out, and how late the latest one was."""
-    began, found = trio.current_time(), []
+    began, times = trio.current_time(), []
 
     async def send(group: list[Outgoing]) -> None:
-        found.extend([round(trio.current_time() - began, 3)] * len(group))
+        times.extend([round(trio.current_time() - began, 3)] * len(group))
         await trio.sleep(takes_s)
 
     played = await play(rows, send, pace, rate=rate)
-    return found, played.late_ms_max
+    return times, played.late_ms_max
 
 
 async def test_gaps_are_kept_and_scaled(autojump_clock: MockClock) -> None:
-    rows = due([0, 5, 1000, 1000, 3000])
+    rows = rows_due([0, 5, 1000, 1000, 3000])
     assert await times_of(rows, Pace(speed=1.0, first_ms=FIRST_MS)) == ([0, 0, 1, 1, 3], 0)
     assert await times_of(rows, Pace(speed=10.0, first_ms=FIRST_MS)) == ([0, 0, 0.1, 0.1, 0.3], 0)
     later = Pace(speed=1.0, first_ms=FIRST_MS - 2000)  # another task has the first message
@@ -78,24 +78,27 @@ async def test_gaps_are_kept_and_scaled(autojump_clock: MockClock) -> None:
 
 
 async def test_a_task_that_fell_behind_catches_up(autojump_clock: MockClock) -> None:
-    rows = due([0, 1000, 2000, 9000])
-    found = await times_of(rows, Pace(speed=1.0, first_ms=FIRST_MS), takes_s=1.5)
-    assert found == ([0, 1.5, 3, 9], 1000)
+    rows = rows_due([0, 1000, 2000, 9000])
+    result = await times_of(rows, Pace(speed=1.0, first_ms=FIRST_MS), takes_s=1.5)
+    assert result == ([0, 1.5, 3, 9], 1000)
 
 
 async def test_a_rate_holds_whatever_the_gaps_were(autojump_clock: MockClock) -> None:
-    rows = due([0] * 100 + [50_000] * 100)
-    found, _ = await times_of(rows, Pace(), rate=50.0)
-    assert found[-1] == 4.0
-    assert all(abs(at - (number + 1) / 50) < 0.03 for number, at in enumerate(found))
+    rows = rows_due([0] * 100 + [50_000] * 100)
+    times, _ = await times_of(rows, Pace(), rate=50.0)
+    assert times[-1] == 4.0
+    assert all(abs(at - (number + 1) / 50) < 0.03 for number, at in enumerate(times))
     assert (await times_of(rows, Pace()))[0] == [0.0] * 200
 
 
 def test_what_goes_out_together() -> None:
-    groups = list(grouped(due([0, 10, 20, 30, 500]), Pace(speed=1.0, first_ms=FIRST_MS)))
+    groups = list(grouped(rows_due([0, 10, 20, 30, 500]), Pace(speed=1.0, first_ms=FIRST_MS)))
     assert [(at, len(group)) for at, group in groups] == [(0, 3), (0.03, 1), (0.5, 1)]
-    assert [len(group) for _, group in grouped(due([0] * (GROUP_MAX + 1)), Pace())] == [4000, 1]
-    assert [len(group) for _, group in grouped(due([0] * 3), Pace(), 1.0)] == [1, 1, 1]
+    assert [len(group) for _, group in grouped(rows_due([0] * (GROUP_MAX + 1)), Pace())] == [
+        4000,
+        1,
+    ]
+    assert [len(group) for _, group in grouped(rows_due([0] * 3), Pace(), 1.0)] == [1, 1, 1]
     assert list(grouped([], Pace())) == []
 
 
@@ -110,14 +113,14 @@ def test_queues_are_spread_over_tasks_and_rates_with_them() -> None:
 
 
 def test_a_queue_goes_to_its_namesake_or_to_one_in_turn() -> None:
-    def there(broker: str, number: int) -> MessageQueue:
+    def target(broker: str, number: int) -> MessageQueue:
         return MessageQueue(topic="T", broker_name=broker, queue_id=number)
 
-    same = [there("a", 0), there("a", 1)]
+    same = [target("a", 0), target("a", 1)]
     assert matched([queue(1), queue(0)], {"T": same}) == [same[1], same[0]]
-    other = [there("x", 1), there("x", 0)]
-    found = matched([queue(0), queue(1), queue(2)], {"T": other})
-    assert [one.queue_id for one in found] == [0, 1, 0]
+    unlike = [target("x", 1), target("x", 0)]
+    targets = matched([queue(0), queue(1), queue(2)], {"T": unlike})
+    assert [one.queue_id for one in targets] == [0, 1, 0]
 
 
 def test_an_origin_for_messages_that_have_no_id() -> None:
@@ -145,19 +148,19 @@ def test_ranges_of_the_target_are_put_together() -> None:
     assert len(places) == 2
 
 
-@pytest.mark.parametrize("asked", [{"topics": "topic-0"}, {"endTimestamp": STORE_MS + 5000}])
+@pytest.mark.parametrize("options", [{"topics": "topic-0"}, {"endTimestamp": STORE_MS + 5000}])
 def test_the_survey_shows_what_may_be_of_the_topic_or_the_time(
-    tmp_path: Path, asked: dict[str, Any]
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
     """A message was left out and the replay good."""
     log = Log(tmp_path / "store").append(stored(9))
     log.write(log.offsets[3], bytes(8))
-    found = rows(log.root, SURVEY_COLUMNS, **asked)
-    assert [row["physical_offset"] for row in found if not row["topic"]] == [log.offsets[3]]
+    actual_rows = rows(log.root, SURVEY_COLUMNS, **options)
+    assert [row["physical_offset"] for row in actual_rows if not row["topic"]] == [log.offsets[3]]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "pattern"),
     [
         ({"speed": 1.0, "rate": 5.0}, "give one of them"),
         ({"speed": 0.0}, "--speed must be positive"),
@@ -166,7 +169,7 @@ def test_the_survey_shows_what_may_be_of_the_topic_or_the_time(
         ({"topics": ("%RETRY%g",)}, "a system topic of its cluster"),
     ],
 )
-def test_what_cannot_be_replayed(options: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_replayed(options: dict[str, Any], pattern: str) -> None:
     job = Job("replay", JobSettings(stores=("x",)))
-    with pytest.raises(WrongUsage, match=said):
+    with pytest.raises(WrongUsage, match=pattern):
         replay(job, ReplayOptions(target="h:1", **options))

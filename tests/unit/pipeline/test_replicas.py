@@ -27,15 +27,15 @@ from tests.support.logs import Log, Message, rows
 def test_names_come_from_as_much_of_the_path_as_it_takes(
     roots: list[str], names: list[str], tmp_path: Path
 ) -> None:
-    given = []
+    items = []
     for root in roots:
         name, separator, path = root.rpartition("=")
         (tmp_path / path).mkdir(parents=True, exist_ok=True)
-        given.append(f"{name}{separator}{tmp_path / path}")
-    found = parse_paths(",".join(given))
-    assert [one.broker for one in found] == [name.format(tmp_path.name) for name in names]
-    again = ",".join(f"{one.broker}/{one.name}={one.root}" for one in found)
-    assert parse_paths(again) == found
+        items.append(f"{name}{separator}{tmp_path / path}")
+    replicas = parse_paths(",".join(items))
+    assert [one.broker for one in replicas] == [name.format(tmp_path.name) for name in names]
+    listed = ",".join(f"{one.broker}/{one.name}={one.root}" for one in replicas)
+    assert parse_paths(listed) == replicas
 
 
 def test_an_unnamed_directory_for_which_no_name_is_left_is_refused() -> None:
@@ -49,9 +49,9 @@ def test_an_unnamed_directory_for_which_no_name_is_left_is_refused() -> None:
 def test_a_directory_may_have_a_comma_in_its_name(before: str, tmp_path: Path) -> None:
     for name in ("a,b,c", "d", "a"):
         (tmp_path / name).mkdir()
-    found = parse_paths(f"{before}{tmp_path}/a,b,c, m/1={tmp_path}/d,{tmp_path}/x")
-    assert [one.root for one in found] == [f"{tmp_path}/{name}" for name in ("a,b,c", "d", "x")]
-    assert [one.broker for one in found][1:] == ["m", "x"]
+    replicas = parse_paths(f"{before}{tmp_path}/a,b,c, m/1={tmp_path}/d,{tmp_path}/x")
+    assert [one.root for one in replicas] == [f"{tmp_path}/{name}" for name in ("a,b,c", "d", "x")]
+    assert [one.broker for one in replicas][1:] == ["m", "x"]
 
 
 def test_one_directory_twice_is_refused(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_an_empty_replica_hides_what_the_others_hold_and_says_so(
     assert len(rows(both, topics="T", readUncommitted=True)) == 1
     assert rows(full.root, topics="T")
     (full.root / "consumequeue").rename(tmp_path / "queues")
-    assert rows(full.root, topics="Nope") == []  # without queues nobody can tell
+    assert rows(full.root, topics="Nope") == []  # unknown without queues
 
 
 def test_topics_of_batch_queues_and_of_the_table_are_known(tmp_path: Path) -> None:

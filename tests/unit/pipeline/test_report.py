@@ -106,7 +106,7 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "expected_text"),
     [
         (
             TRACEBACK.format(name="rocketbed.pipeline.files.corrupt.RocketbedCorrupt"),
@@ -137,9 +137,9 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_texts_of_spark_become_sentences(text: str, code: int, said: str) -> None:
+def test_texts_of_spark_become_sentences(text: str, code: int, expected_text: str) -> None:
     error = explain_text("PythonException", text)
-    assert (error.exit_code, said in str(error)) == (code, True)
+    assert (error.exit_code, expected_text in str(error)) == (code, True)
     assert "\n" not in str(error)
     assert "SQLSTATE" not in first_sentence(text)
 
@@ -152,7 +152,7 @@ def caused(text: str, *causes: str) -> Captured:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected_text"),
     [
         (
             Captured("Task failed\nOSError: [Errno 28] No space left on device\n"),
@@ -170,11 +170,11 @@ def caused(text: str, *causes: str) -> Captured:
     ids=["rebuild", "export", "tail"],
 )  # fmt: skip
 def test_a_disk_that_is_full_under_a_task_is_no_failure_of_spark(
-    error: BaseException, said: str
+    error: BaseException, expected_text: str
 ) -> None:
     report = run_job("j", JobSettings(), raising(error))
     assert (report.exit_code, report.verdict) == (5, "unwritable")
-    assert report.error.startswith(said)
+    assert report.error.startswith(expected_text)
 
 
 def test_a_job_gives_an_error_of_ours_without_its_name() -> None:

@@ -1,4 +1,4 @@
-"""What a retention time deletes, and how the tables look."""
+"""Queues that a retention time deletes, and the rendered tables."""
 
 import csv
 from pathlib import Path

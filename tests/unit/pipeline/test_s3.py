@@ -32,20 +32,20 @@ def s3() -> Iterator[S3Server]:
 @pytest.mark.parametrize("view", ["records", "consumequeue", "blocks", "files"])
 def test_every_view_is_the_same(s3: S3Server, tmp_path: Path, view: str) -> None:
     log = healthy(tmp_path)
-    there = s3.put(log.root, f"same-{view}")
-    found = rows(there, view=view, **s3.options)
-    assert same(found) == same(rows(log.root, view=view))
+    location = s3.put(log.root, f"same-{view}")
+    actual_rows = rows(location, view=view, **s3.options)
+    assert same(actual_rows) == same(rows(log.root, view=view))
     if view == "files":
-        assert found[0]["path"] == f"{there}/commitlog/{0:020d}"
+        assert actual_rows[0]["path"] == f"{location}/commitlog/{0:020d}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "index", "walk", "scan"])
 def test_splits_find_their_records(s3: S3Server, tmp_path: Path, mode: str) -> None:
     log = healthy(tmp_path)
-    there = s3.put(log.root, f"splits-{mode}")
-    found = rows(there, splitBytes=700, syncMode=mode, **s3.options)
-    assert same(found) == same(rows(log.root))
+    location = s3.put(log.root, f"splits-{mode}")
+    actual_rows = rows(location, splitBytes=700, syncMode=mode, **s3.options)
+    assert same(actual_rows) == same(rows(log.root))
 
 
 def test_damage_is_found_there_too(s3: S3Server, tmp_path: Path) -> None:
@@ -54,20 +54,20 @@ def test_damage_is_found_there_too(s3: S3Server, tmp_path: Path) -> None:
     log.write(log.offsets[20], bytes(log.sizes[20]))
     log.write(log.offsets[-1] + 60, bytes(log.sizes[-1] - 60))
     log.close()
-    there = s3.put(log.root, "damage")
-    found = rows(there, **s3.options)
-    assert same(found) == same(rows(log.root))
-    assert [why for _, why in reasons(found)] == ["crc_mismatch", "bad_magic", "torn_tail"]
-    with pytest.raises(RocketbedCorrupt, match=f"{there}/commitlog/"):
-        rows(there, mode="FAILFAST", **s3.options)
+    location = s3.put(log.root, "damage")
+    actual_rows = rows(location, **s3.options)
+    assert same(actual_rows) == same(rows(log.root))
+    assert [why for _, why in reasons(actual_rows)] == ["crc_mismatch", "bad_magic", "torn_tail"]
+    with pytest.raises(RocketbedCorrupt, match=f"{location}/commitlog/"):
+        rows(location, mode="FAILFAST", **s3.options)
 
 
 def test_one_bucket_under_two_schemes_is_one_store(s3: S3Server, tmp_path: Path) -> None:
     """Every row was there twice."""
-    there = s3.put(Log(tmp_path / "store").append(messages(3)).root, "twice/store")
-    other = there.replace("s3a://", "s3://")
+    location = s3.put(Log(tmp_path / "store").append(messages(3)).root, "twice/store")
+    same_location = location.replace("s3a://", "s3://")
     with pytest.raises(OptionError, match="are one store: give it once"):
-        rows(f"a={there},c={other}", **s3.options)
+        rows(f"a={location},c={same_location}", **s3.options)
 
 
 @pytest.mark.slow
@@ -94,8 +94,8 @@ def test_names_topics_and_what_is_missing(s3: S3Server, tmp_path: Path) -> None:
 
 def test_a_file_that_goes_meanwhile(s3: S3Server, tmp_path: Path) -> None:
     log = healthy(tmp_path)
-    there = s3.put(log.root, "vanish")
-    options = {"path": there, **s3.options}
+    location = s3.put(log.root, "vanish")
+    options = {"path": location, **s3.options}
     plan = Plan.of(Options.parse(options))
     schema = arrow_schema("records", ["physical_offset"], "_corrupt")
     splits = plan.splits()
@@ -114,8 +114,8 @@ def test_a_file_that_changes_in_the_middle_of_a_read(
 ) -> None:
     """pyarrow takes a short answer for a whole one."""
     log = Log(tmp_path / "store", segment=1 << 20).append(messages(2000))
-    there = s3.put(log.root, f"middle-{how}")
-    (replica,) = parse_paths(there, tuple(sorted(s3.options.items())))
+    location = s3.put(log.root, f"middle-{how}")
+    (replica,) = parse_paths(location, tuple(sorted(s3.options.items())))
     name = f"{BUCKET}/middle-{how}/commitlog/{0:020d}"
     with replica.segment(log_files(replica)[0], window=64 << 10) as segment:
         assert segment.window(0).length == 64 << 10
@@ -125,30 +125,30 @@ def test_a_file_that_changes_in_the_middle_of_a_read(
         else:
             with s3.file_system().open_output_stream(name) as file:
                 file.write(data[: 100 << 10] if how == "cut" else data[::-1] + b"x")
-        said = {
+        pattern = {
             "deleted": "the file was deleted",
             "cut": "it had 1048576 bytes, it has 102400",
             "replaced": "it was replaced while it was read",
         }
-        with pytest.raises(DataLost, match=said[how]):
+        with pytest.raises(DataLost, match=pattern[how]):
             segment.window(64 << 10)
 
 
 @pytest.mark.slow
 def test_a_prepared_file_and_bytes_far_behind(s3: S3Server, tmp_path: Path) -> None:
-    """What is here a hole of a file is zeros there."""
+    """A hole of a local file is zeros in S3."""
     log = Log(tmp_path / "store", segment=32 << 20).append([Message()] * 3)
     log.write(32 << 20, bytes(8))
-    there = s3.put(log.root, "prepared")
-    assert len(rows(there, **s3.options)) == 3
+    location = s3.put(log.root, "prepared")
+    assert len(rows(location, **s3.options)) == 3
     far = (20 << 20) + 7
     log.write(far, Message().encode(far, 3))
-    there = s3.put(log.root, "prepared")
-    found = rows(there, **s3.options)
-    assert same(found) == same(rows(log.root))
-    assert reasons(found) == [(log.end, "bad_magic")]
+    location = s3.put(log.root, "prepared")
+    actual_rows = rows(location, **s3.options)
+    assert same(actual_rows) == same(rows(log.root))
+    assert reasons(actual_rows) == [(log.end, "bad_magic")]
     pool = RemoteStorage("s3a", BUCKET, tuple(sorted(s3.options.items()))).pool()
-    path = f"{there}/commitlog/{0:020d}"
+    path = f"{location}/commitlog/{0:020d}"
     data = log.path(0).read_bytes()
     for position, size in ((far, 36), (BLOCK - 5, 10), (0, 3 * BLOCK), (len(data) - 3, 99)):
         assert pool.read(path, position, size) == data[position : position + size]
@@ -162,14 +162,14 @@ def test_a_prepared_file_and_bytes_far_behind(s3: S3Server, tmp_path: Path) -> N
 def test_the_environment_says_where(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = s3.put(healthy(tmp_path).root, "environment")
+    location = s3.put(healthy(tmp_path).root, "environment")
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.options["fs.s3a.endpoint"])
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    assert len(rows(there)) == 60
+    assert len(rows(location)) == 60
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
@@ -182,21 +182,21 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
 
 def test_the_manifest_of_an_export(s3: S3Server, tmp_path: Path) -> None:
     settings = tuple(sorted(s3.options.items()))
-    asked = {"columns": ["topic"], "source": "logs"}
+    request = {"columns": ["topic"], "source": "logs"}
 
     def opened(name: str) -> Manifest:
-        return Manifest(Place.of(f"s3a://{BUCKET}/{name}", settings), asked)
+        return Manifest(Place.of(f"s3a://{BUCKET}/{name}", settings), request)
 
-    one = opened("export")
-    other = opened("export")
+    first = opened("export")
+    second = opened("export")
     part = Part("part=b-0-9", "b", 0, 9)
-    one.begin(part)
+    first.begin(part)
     assert opened("export").pending == [part]
     with pytest.raises(PipelineError, match="was changed by another export meanwhile"):
-        other.begin(part)
-    one.end(part)
-    again = opened("export")
-    assert (again.parts, again.pending) == ([part], [])
+        second.begin(part)
+    first.end(part)
+    repeated = opened("export")
+    assert (repeated.parts, repeated.pending) == ([part], [])
     s3.put(healthy(tmp_path).root, "theirs")
     with pytest.raises(WrongUsage, match="holds commitlog and no _rocketbed_manifest"):
         opened("theirs")

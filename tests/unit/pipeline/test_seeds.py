@@ -1,4 +1,4 @@
-"""One seed of a campaign as a process with limits; how seeds are taken in turn and remembered."""
+"""A seed of a campaign as a process with limits; order and memory of seeds."""
 
 import json
 import os
@@ -26,10 +26,10 @@ def options(tmp_path: Path, text: str = "", faults: str = "1s") -> SeedOptions:
 
 
 def test_a_seed_that_passes_leaves_its_line_only(tmp_path: Path) -> None:
-    asked = options(tmp_path)
-    Path(asked.scenario).unlink()  # as on another machine
-    row, kept = run_seed(3, asked)
-    assert kept == b""
+    requested = options(tmp_path)
+    Path(requested.scenario).unlink()  # as on another machine
+    row, archive = run_seed(3, requested)
+    assert archive == b""
     assert (row["seed"], row["verdict"], row["exit_code"], row["tail"]) == (3, "pass", 0, "")
     assert len(row["digest"]) == 32
     assert (row["looked"]["lost-write"], row["looked"]["delayed-duplicate"]) == (True, False)
@@ -38,12 +38,12 @@ def test_a_seed_that_passes_leaves_its_line_only(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_seed_that_fails_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
     missed = options(tmp_path, '[expect]\nprogress = [100000, "1s"]\n')
-    row, kept = run_seed(3, missed)
+    row, archive = run_seed(3, missed)
     assert (row["verdict"], row["findings"], row["exit_code"]) == ("stalled", "progress", 2)
-    unpack(kept, tmp_path / "kept")
+    unpack(archive, tmp_path / "kept")
     assert {row["replay"], "tiny-3-sim"} == {path.name for path in (tmp_path / "kept").iterdir()}
-    again, nothing = run_seed(3, missed, repeat=True)
-    assert again["digest"] == row["digest"]
+    repeated, nothing = run_seed(3, missed, repeat=True)
+    assert repeated["digest"] == row["digest"]
     assert nothing == b""
 
 
@@ -51,8 +51,8 @@ def test_of_a_run_that_left_much_the_replay_file_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seeds, "KEPT_MAX", 1000)
-    row, kept = run_seed(3, options(tmp_path, '[expect]\nprogress = [100000, "1s"]\n'))
-    unpack(kept, tmp_path / "kept")
+    row, archive = run_seed(3, options(tmp_path, '[expect]\nprogress = [100000, "1s"]\n'))
+    unpack(archive, tmp_path / "kept")
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [row["replay"]]
 
 
@@ -77,11 +77,11 @@ def test_a_seed_ends_with_its_worker(tmp_path: Path) -> None:
         f"run_seed(1, SeedOptions(scenario={long.scenario!r}))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as worker:
-        found: list[int] = []
-        while not found:
+        pids: list[int] = []
+        while not pids:
             children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
-            found = [int(word) for word in children.read_text().split()]
-        run = os.pidfd_open(found[0])
+            pids = [int(word) for word in children.read_text().split()]
+        run = os.pidfd_open(pids[0])
         worker.kill()
     assert select.select([run], [], [], 30)[0] == [run]
     os.close(run)
@@ -93,19 +93,19 @@ def test_memory_of_a_tree() -> None:
 
 
 def test_seeds_are_taken_in_a_turn_that_is_always_alike() -> None:
-    left = [(seed, False) for seed in range(100)] + [(7, True)]
-    runs = in_turn(left)
-    assert sorted(runs) == sorted(left)
-    assert runs == in_turn(list(reversed(left)))
-    assert runs[:20] != left[:20]
+    waiting = [(seed, False) for seed in range(100)] + [(7, True)]
+    runs = in_turn(waiting)
+    assert sorted(runs) == sorted(waiting)
+    assert runs == in_turn(list(reversed(waiting)))
+    assert runs[:20] != waiting[:20]
     assert runs[-1] == (7, True)
 
 
 def test_how_many_are_run_twice() -> None:
-    one = CampaignOptions(seeds=SeedOptions(scenario="s"), out=Path("o"))
-    assert checked(range(5, 205), one) == [104, 204]
-    assert checked(range(3), one) == [2]
-    assert checked(range(300), replace(one, check_share=0.0)) == []
+    options = CampaignOptions(seeds=SeedOptions(scenario="s"), out=Path("o"))
+    assert checked(range(5, 205), options) == [104, 204]
+    assert checked(range(3), options) == [2]
+    assert checked(range(300), replace(options, check_share=0.0)) == []
 
 
 def test_a_line_that_was_cut_is_no_result(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def run(**change: object) -> None:
-        one = CampaignOptions(seeds=options(tmp_path), out=out, count=1, check_share=0.0)
-        one = replace(one, **change)  # type: ignore[arg-type]
-        campaign(Job("campaign", JobSettings()), one)
+        options_used = CampaignOptions(seeds=options(tmp_path), out=out, count=1, check_share=0.0)
+        options_used = replace(options_used, **change)  # type: ignore[arg-type]
+        campaign(Job("campaign", JobSettings()), options_used)
 
     (out / "results").mkdir(parents=True)
     row, _ = run_seed(0, options(tmp_path))
@@ -155,9 +155,11 @@ def test_a_large_campaign_fails_for_a_check_that_never_ran(
     (tmp_path / "out" / "results").mkdir(parents=True)
     (tmp_path / "out" / "results" / "a.jsonl").write_text("\n".join(rows))
     job = Job("campaign", JobSettings())
-    one = CampaignOptions(seeds=usual, out=tmp_path / "out", count=count, check_share=0.0)
-    campaign(job, one)
+    campaign_options = CampaignOptions(
+        seeds=usual, out=tmp_path / "out", count=count, check_share=0.0
+    )
+    campaign(job, campaign_options)
     assert job.report.exit_code == code
-    told = [example["text"] for found in job.report.findings for example in found["examples"]]
-    assert told == (["write-after-disk-failure: nothing to look at in 200 seeds"] if code else [])
+    texts = [example["text"] for found in job.report.findings for example in found["examples"]]
+    assert texts == (["write-after-disk-failure: nothing to look at in 200 seeds"] if code else [])
     assert bool(job.report.notes) == (count == 199), "a small one only says so"

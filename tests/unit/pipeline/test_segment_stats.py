@@ -62,22 +62,22 @@ def out(tmp_path: Path, log: Log) -> Path:
 
 def planned(root: object, **options: object) -> tuple[list[int], list[int]]:
     """Segments that are read, and those that are left out."""
-    given = {name: str(value) for name, value in options.items()}
-    parts = Plan.of(Options.parse({"path": str(root), **given})).splits()
+    texts = {name: str(value) for name, value in options.items()}
+    parts = Plan.of(Options.parse({"path": str(root), **texts})).splits()
     out = [split.base for part in parts if isinstance(part, LeftOut) for split, _ in part.segments]
     return [part.base for part in parts if not isinstance(part, LeftOut)], out
 
 
 def same(log: Log, out: Path, **options: Any) -> list[dict[str, Any]]:
     """The rows of a read, which are the same with statistics."""
-    found = rows(log.root, **options)
-    assert in_order(rows(log.root, stats=out, **options)) == found
-    return found
+    expected = rows(log.root, **options)
+    assert in_order(rows(log.root, stats=out, **options)) == expected
+    return expected
 
 
-def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the statistics were wrong about is read last."""
-    return sorted(found, key=lambda row: (row["broker"], row["physical_offset"]))
+def in_order(unordered: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Order the rows; those about which the statistics were wrong are read last."""
+    return sorted(unordered, key=lambda row: (row["broker"], row["physical_offset"]))
 
 
 ASKED: list[dict[str, Any]] = [
@@ -155,23 +155,23 @@ def test_clocks_that_were_set_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [50, 85], ids=["middle", "before the last segment"])
 def test_one_time_that_is_out_of_order_is_found(tmp_path: Path, number: int) -> None:
-    made = of_phases(1, 100)
-    made[number] = replace(made[number], store_ms=STORE_MS + 50 * HOUR_MS)
-    log = Log(tmp_path / "store").append(made)
+    phases = of_phases(1, 100)
+    phases[number] = replace(phases[number], store_ms=STORE_MS + 50 * HOUR_MS)
+    log = Log(tmp_path / "store").append(phases)
     make_stats(tmp_path / "stats", log.root)
-    found = rows(log.root, stats=tmp_path / "stats", startTimestamp=STORE_MS + 49 * HOUR_MS)
-    assert [row["physical_offset"] for row in found] == [log.offsets[number]]
+    actual_rows = rows(log.root, stats=tmp_path / "stats", startTimestamp=STORE_MS + 49 * HOUR_MS)
+    assert [row["physical_offset"] for row in actual_rows] == [log.offsets[number]]
 
 
 @pytest.mark.parametrize("how", ["zeros", "topic", "size", "time"])
 def test_a_damaged_segment_is_never_left_out(tmp_path: Path, how: str) -> None:
-    """What stood there, nobody knows: of any topic, of any time."""
-    made = of_phases()
+    """Its lost records can be of any topic and any time."""
+    phases = of_phases()
     if how == "topic":
-        made[30] = replace(made[30], raw_topic=b"\xff\xfe")
+        phases[30] = replace(phases[30], raw_topic=b"\xff\xfe")
     if how == "time":
-        made[30] = replace(made[30], store_ms=1 << 60)
-    log = Log(tmp_path / "store").append(made)
+        phases[30] = replace(phases[30], store_ms=1 << 60)
+    log = Log(tmp_path / "store").append(phases)
     if how == "zeros":
         log.write(log.offsets[30], bytes(log.sizes[30]))
     if how == "size":
@@ -180,8 +180,8 @@ def test_a_damaged_segment_is_never_left_out(tmp_path: Path, how: str) -> None:
     assert report.exit_code == 1
     assert [(one["id"], one["count"]) for one in report.findings] == [("malformed", 1)]
     assert f"the first at {2 * SEGMENT}: they are never left out" in report.findings[0]["title"]
-    found = same(log, tmp_path / "stats", topics="phase-4")
-    assert any(row["_corrupt"] for row in found) == (how in ("zeros", "size"))
+    actual = same(log, tmp_path / "stats", topics="phase-4")
+    assert any(row["_corrupt"] for row in actual) == (how in ("zeros", "size"))
     read, left_out = planned(log.root, stats=tmp_path / "stats", topics="phase-4")
     assert 2 * SEGMENT in read
     assert left_out
@@ -193,9 +193,9 @@ def test_a_segment_that_is_cut_while_it_is_read_is_not_believed(
 ) -> None:
     original = statistics.identity_of
 
-    def cut(*given: Any) -> statistics.SegmentIdentity:
+    def cut(*arguments: Any) -> statistics.SegmentIdentity:
         log.write(log.offsets[12], bytes(log.sizes[12]))
-        return original(*given)
+        return original(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(statistics, "identity_of", cut)
@@ -208,23 +208,23 @@ def test_a_segment_that_is_cut_while_it_is_read_is_not_believed(
 def test_a_segment_that_is_deleted_while_the_job_runs_is_no_damage(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """As by retention: before it is read, behind its last byte, and one that was known."""
+    """Deletions by retention: before the segment is read, after its last byte, or known before."""
     log.write(log.offsets[190], bytes(log.sizes[190]))  # damage stays damage
     if when == "known":
         make_stats(tmp_path / "stats", log.root)
     original = statistics.identity_of
 
-    def deleting(*given: Any) -> Any:
+    def deleting(*arguments: Any) -> Any:
         log.path(0).unlink(missing_ok=True)
-        return original(*given)
+        return original(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(statistics if when == "read" else job_module, "identity_of", deleting)
         if when == "new":
             opened = job_module._opened
 
-            def then_deleted(*given: Any) -> job_module.Store:
-                store = opened(*given)
+            def then_deleted(*arguments: Any) -> job_module.Store:
+                store = opened(*arguments)
                 log.path(0).unlink()
                 return store
 
@@ -244,8 +244,8 @@ def test_a_store_that_a_machine_does_not_have_is_no_damage(
 ) -> None:
     opened = job_module._opened
 
-    def then_moved(*given: Any) -> job_module.Store:
-        store = opened(*given)
+    def then_moved(*arguments: Any) -> job_module.Store:
+        store = opened(*arguments)
         shutil.move(log.root, tmp_path / "elsewhere")
         return store
 
@@ -318,7 +318,7 @@ def test_a_store_that_was_moved(
 def test_a_directory_that_is_not_there_is_told_in_every_read(
     log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where nothing could be left out it was accepted in silence."""
+    """If nothing could be left out, it was accepted silently."""
     assert len(rows(log.root, stats=tmp_path / "nope")) == 200
     assert [record.getMessage() for record in caplog.records] == [
         f"option stats: {tmp_path}/nope is not there; `rocketbed pipeline stats` makes them anew"
@@ -334,36 +334,36 @@ def test_two_ways_to_one_store(log: Log, out: Path, tmp_path: Path) -> None:
 
 
 def other_store(tmp_path: Path) -> Log:
-    """Of the same lengths everywhere, with the topics in another order."""
-    made = of_phases()
-    return Log(tmp_path / "other").append(made[::-1])
+    """A store with the same lengths everywhere, and the topics in another order."""
+    phases = of_phases()
+    return Log(tmp_path / "other").append(phases[::-1])
 
 
-@pytest.mark.parametrize("which", ["all", "one", "last"])
+@pytest.mark.parametrize("variant", ["all", "one", "last"])
 def test_segments_of_another_store(
-    log: Log, out: Path, tmp_path: Path, which: str, caplog: pytest.LogCaptureFixture
+    log: Log, out: Path, tmp_path: Path, variant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = other_store(tmp_path)
-    numbers = {"all": range(16), "one": [2], "last": [14]}[which]
+    foreign = other_store(tmp_path)
+    numbers = {"all": range(16), "one": [2], "last": [14]}[variant]
     for number in numbers:
         path = log.path(number * SEGMENT)
-        kept = path.stat()
-        shutil.copyfile(other.path(number * SEGMENT), path)
-        os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+        stat_before = path.stat()
+        shutil.copyfile(foreign.path(number * SEGMENT), path)
+        os.utime(path, ns=(stat_before.st_atime_ns, stat_before.st_mtime_ns))
     for topic in ("phase-0", "phase-2", "phase-4"):
         same(log, out, topics=topic)
     since = STORE_MS + 100 * MINUTE_MS
-    found = in_order(rows(log.root, stats=out, startTimestamp=since))
-    assert found == [
+    actual = in_order(rows(log.root, stats=out, startTimestamp=since))
+    assert actual == [
         row for row in rows(log.root) if row["store_timestamp"].timestamp() * 1000 >= since
     ]
-    told = "not the segment that its statistics are of: read without them"
-    assert (told in caplog.text) == (which == "one")
-    assert ("is not the segment that the statistics in" in caplog.text) == (which != "one")
+    expected_text = "not the segment that its statistics are of: read without them"
+    assert (expected_text in caplog.text) == (variant == "one")
+    assert ("is not the segment that the statistics in" in caplog.text) == (variant != "one")
     caplog.clear()
     report = make_stats(out, log.root)
     assert report.notes == [
-        f"{log.root}: {len(numbers) - (which == 'all')} segments were not those that were known"
+        f"{log.root}: {len(numbers) - (variant == 'all')} segments were not those that were known"
     ]
     same(log, out, topics="phase-4")
     assert "statistics" not in caplog.text
@@ -372,24 +372,24 @@ def test_segments_of_another_store(
 def test_a_segment_that_is_replaced_between_plan_and_read(
     log: Log, out: Path, tmp_path: Path
 ) -> None:
-    other = other_store(tmp_path)
+    foreign = other_store(tmp_path)
     plan = Plan.of(Options.parse({"path": str(log.root), "stats": str(out), "topics": "phase-4"}))
     parts = plan.splits()
-    shutil.copyfile(other.path(SEGMENT), log.path(SEGMENT))
+    shutil.copyfile(foreign.path(SEGMENT), log.path(SEGMENT))
     schema = arrow_schema("records", ["physical_offset"])
-    found = [row for part in parts for b in plan.read(part, schema) for row in b.to_pylist()]
+    actual = [row for part in parts for b in plan.read(part, schema) for row in b.to_pylist()]
     expected = rows(log.root, ["physical_offset"], topics="phase-4")
     assert len(expected) == 53
-    assert sorted(map(str, found)) == sorted(map(str, expected))
+    assert sorted(map(str, actual)) == sorted(map(str, expected))
 
 
 def test_a_log_that_was_cut_and_went_on_otherwise(tmp_path: Path) -> None:
-    """As after a failover: the segment begins as it did, and is full again."""
-    made = of_phases(1, 30)
-    log = Log(tmp_path / "store").append(made)
+    """A log after a failover: the segment begins as before, and is full again."""
+    phases = of_phases(1, 30)
+    log = Log(tmp_path / "store").append(phases)
     make_stats(tmp_path / "stats", log.root)
     shutil.rmtree(log.root)
-    log = Log(tmp_path / "store").append([*made[:20], *of_phases(1, 10, topic="other")])
+    log = Log(tmp_path / "store").append([*phases[:20], *of_phases(1, 10, topic="other")])
     assert {row["segment"] for row in same(log, tmp_path / "stats", topics="other")} == {
         SEGMENT,
         2 * SEGMENT,
@@ -399,8 +399,8 @@ def test_a_log_that_was_cut_and_went_on_otherwise(tmp_path: Path) -> None:
 
 def test_a_segment_of_another_length(log: Log, out: Path, caplog: pytest.LogCaptureFixture) -> None:
     os.truncate(log.path(SEGMENT), SEGMENT - 100)
-    found = same(log, out, topics="phase-4", failOnDataLoss="false")
-    assert [row["size"] for row in found if row["_corrupt"]] == [122, 100]  # filler, hole
+    actual = same(log, out, topics="phase-4", failOnDataLoss="false")
+    assert [row["size"] for row in actual if row["_corrupt"]] == [122, 100]  # filler, hole
     assert "1 segments are not as long as their statistics say: read without" in caplog.text
     left_out = planned(log.root, stats=out, topics="phase-4")[1]
     assert 0 in left_out
@@ -414,7 +414,7 @@ def test_a_segment_that_is_deleted_meanwhile(
     for stats in ({"stats": str(out)}, {}):
         plan = Plan.of(Options.parse({"path": str(log.root), "topics": "phase-4", **stats}))
         parts = plan.splits()
-        kept = log.path(0).read_bytes()
+        data = log.path(0).read_bytes()
         log.path(0).unlink()
         schema = arrow_schema("records", ["physical_offset"])
 
@@ -429,7 +429,7 @@ def test_a_segment_that_is_deleted_meanwhile(
         else:
             with pytest.raises(DataLost, match="the file was deleted"):
                 list(read())
-        log.path(0).write_bytes(kept)
+        log.path(0).write_bytes(data)
 
 
 def test_a_machine_without_the_store_does_not_take_it_for_deleted(log: Log, out: Path) -> None:
@@ -448,20 +448,20 @@ def test_a_store_of_one_segment(tmp_path: Path) -> None:
 
 def test_no_topic_at_all(log: Log, out: Path) -> None:
     plan = Plan.of(Options.parse({"path": str(log.root), "topics": "phase-4", "stats": str(out)}))
-    wanted = replace(plan.selection, topics=frozenset())
-    left_out, last = replace(plan, selection=wanted).splits()[::-1]
+    no_topics = replace(plan.selection, topics=frozenset())
+    left_out, last = replace(plan, selection=no_topics).splits()[::-1]
     assert (len(left_out.segments), last.base) == (15, 15 * SEGMENT)
 
 
 def test_two_stores_below_one_path(tmp_path: Path, log: Log, out: Path) -> None:
-    other = other_store(tmp_path)
-    make_stats(out, other.root)
+    second_log = other_store(tmp_path)
+    make_stats(out, second_log.root)
     assert len(list(out.iterdir())) == 2
-    both = f"a={log.root},b={other.root}"
-    found = rows(both, topics="phase-1", stats=out)
-    assert found == rows(both, topics="phase-1")
-    assert len(found) == 80
-    assert make_stats(out, f"a={log.root}", f"b={other.root}").counts["known"] == 30
+    both = f"a={log.root},b={second_log.root}"
+    actual_rows = rows(both, topics="phase-1", stats=out)
+    assert actual_rows == rows(both, topics="phase-1")
+    assert len(actual_rows) == 80
+    assert make_stats(out, f"a={log.root}", f"b={second_log.root}").counts["known"] == 30
 
 
 def test_only_what_all_replicas_hold_is_believed(tmp_path: Path) -> None:
@@ -495,12 +495,12 @@ def spoil(path: Path, how: str) -> str:
         parquet.write_table(table.slice(1), path)
         return "damaged"
     elif how == "columns":
-        kept = table.drop_columns(["topics", "damaged"])
-        parquet.write_table(kept.replace_schema_metadata(statistics.SCHEMA.metadata), path)
+        reduced = table.drop_columns(["topics", "damaged"])
+        parquet.write_table(reduced.replace_schema_metadata(statistics.SCHEMA.metadata), path)
     elif how == "store":
         name = table.schema.get_field_index("store")
-        other = table.set_column(name, "store", [["/data/other"] * table.num_rows])
-        path.write_bytes(statistics.packed(other))
+        foreign = table.set_column(name, "store", [["/data/other"] * table.num_rows])
+        path.write_bytes(statistics.packed(foreign))
         return "of another store"
     return "not readable: "
 
@@ -535,7 +535,7 @@ def test_a_file_that_is_of_no_use(
 def test_a_run_that_ends_half_way(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read is kept, whole segments only, and the next run reads the rest."""
+    """Only whole segments are kept of what was read, and the next run reads the rest."""
     described = statistics.describe
 
     def failing(store: str, split: Any) -> Any:
@@ -610,8 +610,8 @@ def test_an_option_that_can_never_be_right(
 ) -> None:
     (file,) = out.iterdir()
     place = str(file) if place == "FILE" else place
-    said = rf"^option stats='{place}': expected the --out of `rocketbed pipeline stats`.*{why}"
-    with pytest.raises(OptionError, match=said) as caught:
+    pattern = rf"^option stats='{place}': expected the --out of `rocketbed pipeline stats`.*{why}"
+    with pytest.raises(OptionError, match=pattern) as caught:
         planned(log.root, stats=place, **options)
     assert caught.value.condition is Condition.ILLEGAL_OPTION
 
@@ -624,7 +624,7 @@ def test_a_scheme_that_nobody_knows_is_refused_before_anything_is_read(log: Log)
 def test_a_place_that_is_away_for_the_moment(
     log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its scheme is right, and nothing more: the log is read, and so it is where a file is away."""
+    """Its scheme is right, and it is unreachable: the log is read, also where a file is missing."""
 
     def away(*_: object) -> Any:
         raise OSError("Unable to load libhdfs")
@@ -656,14 +656,14 @@ def test_a_path_that_cannot_be_written(
 def test_a_path_inside_a_store_is_refused(tmp_path: Path, log: Log, inside: str) -> None:
     (tmp_path / "link").symlink_to(log.root)
     before = sorted(log.root.rglob("*"))
-    other = Log(tmp_path / "other").append(messages(3))
+    second_log = Log(tmp_path / "other").append(messages(3))
     for read, out in [
         (log.root, log.root / inside),
         (log.root, tmp_path / "link" / inside),
-        (other.root, log.root / inside),
+        (second_log.root, log.root / inside),
     ]:
-        said = f"is in the store {log.root}: give a directory outside it, as {log.root}-out$"
-        with pytest.raises(WrongUsage, match=said):
+        pattern = f"is in the store {log.root}: give a directory outside it, as {log.root}-out$"
+        with pytest.raises(WrongUsage, match=pattern):
             make_stats(out, read)
     assert sorted(log.root.rglob("*")) == before
 
@@ -687,19 +687,19 @@ def test_stores_and_statistics_elsewhere(
     s3: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = Log(tmp_path / "store").append(of_phases())
-    there = s3.put(log.root, "stored/store")
+    location = s3.put(log.root, "stored/store")
     out = f"s3a://{BUCKET}/stats"
     conf = {f"spark.hadoop.{name}": value for name, value in s3.options.items()}
-    assert make_stats(out, there, conf=conf).counts["read"] == 16
+    assert make_stats(out, location, conf=conf).counts["read"] == 16
     options: dict[str, Any] = {"topics": "phase-3", **s3.options}
-    assert planned(there, stats=out, **options)[1]
-    assert rows(there, stats=out, **options) == rows(there, **options)
+    assert planned(location, stats=out, **options)[1]
+    assert rows(location, stats=out, **options) == rows(location, **options)
     with s3.file_system().open_output_stream(f"{BUCKET}/stored/store/commitlog/{0:020d}") as file:
         file.write(other_store(tmp_path).path(0).read_bytes())
     options["topics"] = "phase-4"
-    assert in_order(rows(there, stats=out, **options)) == rows(there, **options)
+    assert in_order(rows(location, stats=out, **options)) == rows(location, **options)
     assert "not the segment that its statistics are of" in caplog.text
-    report = make_stats(out, there, conf=conf)
+    report = make_stats(out, location, conf=conf)
     assert (report.counts["read"], report.counts["known"]) == (2, 14)
 
 
@@ -722,6 +722,6 @@ def test_a_segment_that_cannot_be_read_is_named(
         raise PermissionError(13, "Permission denied", str(log.root))
 
     monkeypatch.setattr(job_module, "describe", refuse)
-    said = rf"^\[ROCKETBED_UNREADABLE\] {log.root}: Permission denied$"
-    with pytest.raises(PipelineError, match=said):
+    pattern = rf"^\[ROCKETBED_UNREADABLE\] {log.root}: Permission denied$"
+    with pytest.raises(PipelineError, match=pattern):
         make_stats(tmp_path / "stats", log.root)

@@ -1,4 +1,4 @@
-"""What is known before Spark is asked."""
+"""Facts known before Spark is asked."""
 
 import socket
 import sys

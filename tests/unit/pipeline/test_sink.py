@@ -33,8 +33,8 @@ from rocketbed.pipeline.sink.writer import finish, send_partition
 KEY = TaskKey(job="job", batch=2, partition=1)
 
 
-def options(**given: str) -> SinkOptions:
-    return SinkOptions.parse({"endpoints": "host:9876", "topic": "T", **given}, streaming=False)
+def options(**more: str) -> SinkOptions:
+    return SinkOptions.parse({"endpoints": "host:9876", "topic": "T", **more}, streaming=False)
 
 
 ONCE = options(delivery="exactly-once")
@@ -46,12 +46,12 @@ def test_options() -> None:
     assert options(jobId="night-7").job == "night-7"
     stream = SinkOptions.parse({"endpoints": "h:1"}, streaming=True)
     assert (stream.is_exactly_once, stream.job) == (True, "")
-    given = options(MAXBYTESPERSECOND="2m", Tasks="4", retryTimeoutMs="500", requestBytes="0")
-    assert (given.bytes_per_s, given.tasks, given.retry_timeout_ms) == (2 << 20, 4, 500)
+    settings = options(MAXBYTESPERSECOND="2m", Tasks="4", retryTimeoutMs="500", requestBytes="0")
+    assert (settings.bytes_per_s, settings.tasks, settings.retry_timeout_ms) == (2 << 20, 4, 500)
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("texts", "reason"),
     [
         ({"endpoints": ""}, "endpoints is required"),
         ({"path": "/data"}, "cannot be written to"),
@@ -63,9 +63,9 @@ def test_options() -> None:
         ({"retries": "3"}, "unknown option retries"),
     ],
 )
-def test_options_that_are_refused(given: dict[str, str], reason: str) -> None:
+def test_options_that_are_refused(texts: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
-        options(**given)
+        options(**texts)
     with pytest.raises(OptionError, match="jobId is for batch writes"):
         SinkOptions.parse({"endpoints": "h:1", "jobId": "x"}, streaming=True)
 
@@ -104,8 +104,8 @@ def test_columns_count_in_any_case() -> None:
     assert (message.body, message.tag) == (b"x", "red")
 
 
-def messages(columns: Mapping[str, list[Any]], given: SinkOptions) -> list[Message]:
-    rows = outgoing(columns, first_row=10, key=KEY, options=given)
+def messages(columns: Mapping[str, list[Any]], options: SinkOptions) -> list[Message]:
+    rows = outgoing(columns, first_row=10, key=KEY, options=options)
     return [row.message for row in rows]
 
 
@@ -119,8 +119,8 @@ def test_rows_as_messages() -> None:
         "flag": [7, None],
         "queue_offset": [5, 6],
     }
-    one, two = messages(columns, options())
-    assert one == Message(
+    first, two = messages(columns, options())
+    assert first == Message(
         "A",
         b"x",
         tag="red",
@@ -131,7 +131,7 @@ def test_rows_as_messages() -> None:
     )
     assert (two.topic, two.body, two.keys) == ("T", "ä".encode(), ("k3", "k4"))
     assert two.message_id == "job-2-1-b"
-    assert TRANSACTION not in one.properties
+    assert TRANSACTION not in first.properties
     assert messages(columns, ONCE)[1].properties == {TRANSACTION: "job"}
 
 
@@ -144,8 +144,8 @@ def test_a_row_that_was_read_can_be_written() -> None:
     assert (message.tag, message.keys) == ("red", ["k1", "k2"])
     assert message.properties == {"color": "blue", ORIGIN: "OLD"}
     assert message.message_id == "job-2-1-a"
-    kept = "UNIQ_KEY\x01NEW\x02RB_ORIGIN\x01FIRST\x02"
-    (copied,) = messages({"body": [b"x"], "properties": [kept]}, options())
+    text = "UNIQ_KEY\x01NEW\x02RB_ORIGIN\x01FIRST\x02"
+    (copied,) = messages({"body": [b"x"], "properties": [text]}, options())
     assert copied.properties == {ORIGIN: "FIRST"}
 
 
@@ -203,8 +203,8 @@ def test_requests_hold_every_row_once_and_keep_the_order_of_a_queue() -> None:
         for number in range(3000)
     ]
     lanes = make_requests(rows, 5000)
-    found = [one.row for lane in lanes.values() for item in lane for one in item.rows]
-    assert sorted(found) == list(range(3000))
+    row_numbers = [one.row for lane in lanes.values() for item in lane for one in item.rows]
+    assert sorted(row_numbers) == list(range(3000))
     for (topic, _, queue_id), lane in lanes.items():
         order = [one.row for item in lane for one in item.rows]
         assert order == sorted(order)
@@ -227,10 +227,10 @@ def test_requests_have_limits() -> None:
 
 
 def runs(*offsets: int, topic: str = "T") -> Runs:
-    found = Runs()
+    runs = Runs()
     for offset in offsets:
-        found.add(Place(topic, "a", 0), offset, 1)
-    return found
+        runs.add(Place(topic, "a", 0), offset, 1)
+    return runs
 
 
 def test_a_batch_counts_when_its_marker_is_whole() -> None:
@@ -250,9 +250,9 @@ def test_a_batch_counts_when_its_marker_is_whole() -> None:
 def test_the_first_whole_marker_of_a_batch_counts() -> None:
     first = encode_marker("job", 0, "one", runs(1, 2))
     second = encode_marker("job", 0, "two", runs(7))
-    one = committed("job", [*first, *second])
-    assert one is not None
-    assert one.runs().as_json() == runs(1, 2).merged().as_json()
+    committed_batch = committed("job", [*first, *second])
+    assert committed_batch is not None
+    assert committed_batch.runs().as_json() == runs(1, 2).merged().as_json()
     both = committed("job", [*first, *encode_marker("job", 1, "x", runs(9))])
     assert both is not None
     assert both.batches == (0, 1)
@@ -260,9 +260,9 @@ def test_the_first_whole_marker_of_a_batch_counts() -> None:
 
 
 def test_a_batch_without_rows_is_marked_too() -> None:
-    found = committed("job", encode_marker("job", 0, "one", Runs()))
-    assert found is not None
-    assert found.has(0)
+    marker = committed("job", encode_marker("job", 0, "one", Runs()))
+    assert marker is not None
+    assert marker.has(0)
 
 
 @pytest.mark.parametrize(
@@ -353,18 +353,18 @@ def test_rows_that_count() -> None:
 def test_a_body_that_is_still_packed_is_refused(codec: Codec) -> None:
     """Its consumers would take it for the message."""
     packed, flag = pack_body(b"hello" * 100, codec)
-    given = options(topic="T")
-    (unpacked,) = messages({"body": [b"hello" * 100], "sys_flag": [flag]}, given)
+    settings = options(topic="T")
+    (unpacked,) = messages({"body": [b"hello" * 100], "sys_flag": [flag]}, settings)
     assert unpacked.body == b"hello" * 100
     with pytest.raises(SinkError, match="decompress=true"):
-        messages({"body": [packed], "sys_flag": [flag]}, given)
+        messages({"body": [packed], "sys_flag": [flag]}, settings)
     # One that its program had packed before the client did it once more.
-    told: dict[str, list[Any]] = {
+    columns: dict[str, list[Any]] = {
         "body": [packed],
         "sys_flag": [flag],
         "body_length": [len(packed) + 1],
     }
-    (own,) = messages(told, given)
+    (own,) = messages(columns, settings)
     assert own.body == packed
     with pytest.raises(SinkError, match="decompress=true"):
-        messages(told | {"body_length": [len(packed)]}, given)
+        messages(columns | {"body_length": [len(packed)]}, settings)

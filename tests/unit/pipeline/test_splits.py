@@ -52,9 +52,11 @@ def test_paths_that_cannot_be(text: str) -> None:
         parse_paths(text)
 
 
-@pytest.mark.parametrize(("name", "says"), [("nothing", "no such directory"), ("", "no commitlog")])
-def test_a_directory_that_is_no_store(tmp_path: Path, name: str, says: str) -> None:
-    with pytest.raises(NotAStore, match=says):
+@pytest.mark.parametrize(
+    ("name", "pattern"), [("nothing", "no such directory"), ("", "no commitlog")]
+)
+def test_a_directory_that_is_no_store(tmp_path: Path, name: str, pattern: str) -> None:
+    with pytest.raises(NotAStore, match=pattern):
         rows(tmp_path / name)
 
 
@@ -112,10 +114,10 @@ def test_planted_records_fool_no_safe_mode(tmp_path: Path, mode: str, has_queues
 
 
 def test_planted_records_fool_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why `scan` is not the default."""
+    """Reason why `scan` is not the default."""
     monkeypatch.setattr("rocketbed.pipeline.files.sync.WINDOW_MIN", 250)
-    found = rows(planted(tmp_path).root, splitBytes=100, syncMode="scan")
-    assert any(row["topic"] == "fake" for row in found)
+    actual_rows = rows(planted(tmp_path).root, splitBytes=100, syncMode="scan")
+    assert any(row["topic"] == "fake" for row in actual_rows)
 
 
 @pytest.mark.parametrize("size", [100, 200, 300, 500])
@@ -205,8 +207,8 @@ def test_what_all_replicas_of_a_broker_hold(tmp_path: Path) -> None:
     both = [replica(long, "long"), replica(short, "short")]
     assert confirmed_end(both) == short.end == confirmed_end(both, short.offsets[30])
     paths = f"b/long={long.root},b/short={short.root}"
-    found = rows(paths)
-    assert [row["replica"] for row in found] == ["long"] * 33 + ["short"] * 33
+    actual_rows = rows(paths)
+    assert [row["replica"] for row in actual_rows] == ["long"] * 33 + ["short"] * 33
     assert len(rows(paths, readUncommitted="true")) == 93
     assert len(rows(f"b={long.root},c={short.root}")) == 93
 
@@ -228,14 +230,14 @@ def test_limits_one_after_the_other_give_every_record_once(tmp_path: Path) -> No
     log = store(tmp_path)
     log.write(log.offsets[20], bytes(log.sizes[20]))
     expected = rows(log.root)
-    at, found = 0, []
+    at, rows_read = 0, []
     while at < log.end:
         end = aligned_end(replica(log), at, 500, limit=log.end)
         assert end > at
-        found += rows(log.root, startOffset=at, endOffset=end)
+        rows_read += rows(log.root, startOffset=at, endOffset=end)
         at = end
-    assert found == expected
-    assert len(reasons(found)) == 1
+    assert rows_read == expected
+    assert len(reasons(rows_read)) == 1
 
 
 def test_files_out_of_time_are_not_opened(tmp_path: Path) -> None:
@@ -248,5 +250,5 @@ def test_files_out_of_time_are_not_opened(tmp_path: Path) -> None:
     end = start + 3_600_000 * 4
     plan = plan_splits([replica(log)], start_ms=start, end_ms=end)
     assert [split.base for split in plan] == [8192, 12288]
-    found = rows(log.root, startTimestamp=start, endTimestamp=end)
-    assert [row["physical_offset"] for row in found] == log.offsets[10:14]
+    actual_rows = rows(log.root, startTimestamp=start, endTimestamp=end)
+    assert [row["physical_offset"] for row in actual_rows] == log.offsets[10:14]

@@ -1,4 +1,4 @@
-"""What a stream keeps in its checkpoint, what it refuses there, and how a limit is dealt out."""
+"""Contents of a stream's checkpoint, what it refuses there, and how a limit is distributed."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,7 @@ TOPICS = (
         Topics,
         st.none(),
         st.none()
-        | st.text("ab.*", min_size=1).filter(lambda one: one[0] != "*" and "**" not in one),
+        | st.text("ab.*", min_size=1).filter(lambda text: text[0] != "*" and "**" not in text),
     )
     | st.builds(Topics, st.frozensets(st.text()), st.none())
 )
@@ -50,16 +50,16 @@ def test_an_offset_survives_the_checkpoint(
 ) -> None:
     offset = StreamOffset(kind, marks, topics)
     text = json.dumps(offset.as_json())
-    again = StreamOffset.parse(json.loads(text), kind)
-    assert again == offset
-    assert json.dumps(again.as_json()) == text
+    parsed = StreamOffset.parse(json.loads(text), kind)
+    assert parsed == offset
+    assert json.dumps(parsed.as_json()) == text
 
 
 def test_equal_offsets_are_equal_texts() -> None:
     """Spark compares offsets as texts to see whether there is anything new."""
-    one = StreamOffset(PHYSICAL, {"b": Mark(2), "a": Mark(1)})
+    first = StreamOffset(PHYSICAL, {"b": Mark(2), "a": Mark(1)})
     two = StreamOffset(PHYSICAL, {"a": Mark(1), "b": Mark(2)})
-    assert json.dumps(one.as_json()) == json.dumps(two.as_json())
+    assert json.dumps(first.as_json()) == json.dumps(two.as_json())
 
 
 def test_the_form_on_disk() -> None:
@@ -148,25 +148,25 @@ def test_a_queue_that_ends_before_it_begins() -> None:
 
 @given(st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10**6)), st.integers(1, 10**6))
 def test_shares(backlog: dict[str, int], limit: int) -> None:
-    found = shares(backlog, limit)
+    parts = shares(backlog, limit)
     waiting = {name for name, size in backlog.items() if size}
-    assert set(found) == waiting
-    assert all(1 <= found[name] <= backlog[name] for name in waiting)
-    assert sum(found.values()) == min(sum(backlog.values()), max(limit, len(waiting)))
+    assert set(parts) == waiting
+    assert all(1 <= parts[name] <= backlog[name] for name in waiting)
+    assert sum(parts.values()) == min(sum(backlog.values()), max(limit, len(waiting)))
     if sum(backlog.values()) <= limit:
-        assert found == {name: backlog[name] for name in waiting}
+        assert parts == {name: backlog[name] for name in waiting}
 
 
 @pytest.mark.parametrize("deal", [shares, shares_of_rows])
 def test_a_limit_holds_where_some_have_little(
     deal: Callable[[dict[str, int], int], dict[str, int]],
 ) -> None:
-    """Each was rounded up to 1 by itself: 12 of 10."""
+    """Each was rounded up to 1: 12 of 10."""
     backlog = {"a": 40, "b": 4, "c": 3, "d": 3, "e": 1, "f": 1, "g": 0}
-    found = deal(backlog, 10)
-    assert sum(found.values()) == 10
-    assert sorted(found) == list("abcdef")
-    assert found["a"] > found["b"] >= 1
+    parts = deal(backlog, 10)
+    assert sum(parts.values()) == 10
+    assert sorted(parts) == list("abcdef")
+    assert parts["a"] > parts["b"] >= 1
     assert deal(backlog, 3) == dict.fromkeys("abcdef", 1)
 
 

@@ -33,8 +33,8 @@ SEGMENT = 4096
 SPECS = some(200)
 
 
-def log(path: str, **given: Any) -> PhysicalLog:
-    texts = {name: str(one) for name, one in given.items()}
+def log(path: str, **more: Any) -> PhysicalLog:
+    texts = {name: str(one) for name, one in more.items()}
     options = Options.parse({"path": path, "inner": "keep", **texts})
     return PhysicalLog(options)
 
@@ -45,12 +45,12 @@ def end(stream: PhysicalLog, start: StreamOffset, **limits: int | None) -> Strea
 
 def rows(stream: PhysicalLog, start: StreamOffset, stop: StreamOffset) -> list[tuple[str, int]]:
     """Broker and physical offset of each row."""
-    found = []
+    rows_read = []
     for part in stream.plan(start, stop):
         for batch in read_part(part, ["broker", "physical_offset"], stream.options):
             columns = [column.to_pylist() for column in batch.columns]
-            found += list(zip(*columns, strict=True))
-    return found
+            rows_read += list(zip(*columns, strict=True))
+    return rows_read
 
 
 def two_replicas(tmp_path: Path, counts: Sequence[int]) -> str:
@@ -80,9 +80,9 @@ def test_a_stream_knows_how_far_it_is_behind(tmp_path: Path) -> None:
     start = stream.initial()
     first = end(stream, start, rows_max=50)
     assert stream.newest is not None
-    (behind,) = lags(first, stream.newest).values()
+    (lag,) = lags(first, stream.newest).values()
     assert first.marks["a"].at == offsets[50]
-    assert behind == stream.newest.marks["a"].at - offsets[50] > 0
+    assert lag == stream.newest.marks["a"].at - offsets[50] > 0
 
 
 def test_a_stream_reads_what_every_replica_holds(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_a_stream_reads_what_every_replica_holds(tmp_path: Path) -> None:
     second = end(stream, first)
     assert [at for _, at in rows(stream, first, second)] == offsets[80:140]
     # A batch that is planned again, by a driver that has just started, has the same rows.
-    again = log(two_replicas(tmp_path, [200, 190]))
-    assert [at for _, at in rows(again, start, first)] == offsets[:80]
-    assert [at for _, at in rows(again, first, second)] == offsets[80:140]
+    restarted = log(two_replicas(tmp_path, [200, 190]))
+    assert [at for _, at in rows(restarted, start, first)] == offsets[:80]
+    assert [at for _, at in rows(restarted, first, second)] == offsets[80:140]
     latest = log(two_replicas(tmp_path, [200, 190]), startingOffsets="latest").initial()
-    assert end(again, second).marks["a"] == latest.marks["a"]
+    assert end(restarted, second).marks["a"] == latest.marks["a"]
 
 
 def test_uncommitted_reads_go_as_far_as_the_longest(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_limits(tmp_path: Path, limits: dict[str, int]) -> None:
     offsets = write_log(tmp_path / "s", SPECS[:90], segment=SEGMENT)
     stream = log(f"a={tmp_path / 's'}")
     position = stream.initial()
-    found: list[int] = []
+    offsets_read: list[int] = []
     while True:
         following = end(stream, position, **limits)
         if following == position:
@@ -133,11 +133,11 @@ def test_limits(tmp_path: Path, limits: dict[str, int]) -> None:
         batch = [at for _, at in rows(stream, position, following)]
         assert 1 <= len(batch) <= limits.get("rows_max", len(offsets))
         if len(batch) > 1:
-            taken = following.marks["a"].at - position.marks["a"].at
-            assert taken <= limits.get("bytes_max", taken) + SEGMENT
-        found += batch
+            batch_bytes = following.marks["a"].at - position.marks["a"].at
+            assert batch_bytes <= limits.get("bytes_max", batch_bytes) + SEGMENT
+        offsets_read += batch
         position = following
-    assert found == offsets
+    assert offsets_read == offsets
 
 
 def test_several_brokers_share_a_limit(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_a_checkpoint_of_another_log_is_refused(tmp_path: Path) -> None:
     """The broker has the same name: only the bytes tell."""
     write_log(tmp_path / "one", SPECS[:50], segment=SEGMENT)
     write_log(tmp_path / "two", some(80, topic="U"), segment=SEGMENT)
-    one = log(f"a={tmp_path / 'one'}")
-    at = end(one, one.initial())
+    first_log = log(f"a={tmp_path / 'one'}")
+    at = end(first_log, first_log.initial())
     assert end(log(f"a={tmp_path / 'one'}"), at) == at
     two = log(f"a={tmp_path / 'two'}", failOnDataLoss="false")
     with pytest.raises(StreamError, match="not the one that this checkpoint was made with"):
@@ -274,9 +274,9 @@ def test_waiting_for_a_replica_has_a_limit(tmp_path: Path) -> None:
     stream, loose = log(path, retryTimeoutMs=1), log(path, retryTimeoutMs=1, failOnDataLoss="false")
     first = end(stream, stream.initial())
     two_replicas(tmp_path, [150, 10])
-    for one in (stream, loose):
-        assert end(one, first) == first
-        one._held_up["a"] -= 1.0
+    for waiting_log in (stream, loose):
+        assert end(waiting_log, first) == first
+        waiting_log._held_up["a"] -= 1.0
     with pytest.raises(StreamError, match=r"replica 1 .* ends before, it has 0 to \d+"):
         end(stream, first)
     assert len(rows(loose, first, end(loose, first))) == 50
@@ -290,9 +290,9 @@ def test_a_log_that_is_shorter_everywhere(tmp_path: Path) -> None:
     stream, loose = log(path, retryTimeoutMs=1), log(path, retryTimeoutMs=1, failOnDataLoss="false")
     first = end(stream, stream.initial())
     two_replicas(tmp_path, [40, 30])
-    for one in (stream, loose):
-        assert end(one, first) == first
-        one._held_up["a"] -= 1.0
+    for waiting_log in (stream, loose):
+        assert end(waiting_log, first) == first
+        waiting_log._held_up["a"] -= 1.0
     with pytest.raises(DataLoss, match="no replica has the log up to"):
         end(stream, first)
     back = end(loose, first)
@@ -318,8 +318,8 @@ def test_a_replica_that_vanishes_while_it_is_read(
     start = stream.initial()
     (part,) = stream.plan(start, end(stream, start))
 
-    def failing(split: Split, *rest: Any) -> Iterator[pyarrow.RecordBatch]:
-        for number, batch in enumerate(decode.batches(split, *rest)):
+    def failing(split: Split, *arguments: Any) -> Iterator[pyarrow.RecordBatch]:
+        for number, batch in enumerate(decode.batches(split, *arguments)):
             if split.replica.name == "0" and number == 2:
                 yield batch.slice(0, 5)
                 raise DataLost(split.path, split.base, "the file was deleted")
@@ -327,11 +327,11 @@ def test_a_replica_that_vanishes_while_it_is_read(
 
     monkeypatch.setattr("rocketbed.pipeline.streams.physical.batches", failing)
 
-    def read(one: LogPart) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = []
-        for batch in read_part(one, ["replica", "physical_offset"], stream.options):
-            found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        return found
+    def read(part_read: LogPart) -> list[tuple[str, int]]:
+        rows_read: list[tuple[str, int]] = []
+        for batch in read_part(part_read, ["replica", "physical_offset"], stream.options):
+            rows_read += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return rows_read
 
     found = read(part)
     assert [at for _, at in found] == offsets
@@ -344,28 +344,28 @@ def test_a_replica_that_vanishes_while_it_is_read(
 def test_what_one_replica_has_lost_since_the_plan_the_next_one_has(
     tmp_path: Path, loses: str
 ) -> None:
-    """Who allows loss got a gap, though the second one had all of it."""
+    """A reader that allows loss got a gap, though the second replica had all of it."""
     stream = log(two_replicas(tmp_path, [200, 200]), failOnDataLoss=loses)
     offsets = write_log(tmp_path / "whole", SPECS, segment=SEGMENT)
     start = stream.initial()
     stop = end(stream, start)
     parts = stream.plan(start, stop)
 
-    def found() -> list[int]:
+    def offsets_read() -> list[int]:
         columns = ["physical_offset"]
         read = (batch for one in parts for batch in read_part(one, columns, stream.options))
         return [at for batch in read for at in batch.column(0).to_pylist()]
 
     lost = f"commitlog/{2 * SEGMENT:020d}"
     (tmp_path / "0" / lost).unlink()
-    assert found() == offsets
+    assert offsets_read() == offsets
     (tmp_path / "1" / lost).unlink()
     if loses == "true":
         with pytest.raises(DataLost):
-            found()
+            offsets_read()
     else:
         gap = 2 * SEGMENT  # a row with the reason `missing_segment`
-        assert found() == sorted([gap, *(at for at in offsets if at // SEGMENT != 2)])
+        assert offsets_read() == sorted([gap, *(at for at in offsets if at // SEGMENT != 2)])
 
 
 def test_where_all_replicas_have_lost_the_beginning_the_longest_rest_is_read(
@@ -387,14 +387,14 @@ def test_a_real_brokers_store(tmp_path: Path, name: str) -> None:
     """Small batches of it have the records that its manifest lists, each once."""
     stream = log(f"a={unpack(name, tmp_path)}", maxRowsPerTrigger=50)
     position = stream.initial()
-    found: list[int] = []
+    offsets_read: list[int] = []
     while (following := end(stream, position, rows_max=50)) != position:
         batch = [at for _, at in rows(stream, position, following)]
         assert 1 <= len(batch) <= 50
-        found += batch
+        offsets_read += batch
         position = following
     # Messages of an inner batch share a record.
-    assert found == sorted({row["commitLogOffset"] for row in manifest(name)["stored"]})
+    assert offsets_read == sorted({row["commitLogOffset"] for row in manifest(name)["stored"]})
 
 
 def test_rows_of_topics_only(tmp_path: Path) -> None:
@@ -405,9 +405,9 @@ def test_rows_of_topics_only(tmp_path: Path) -> None:
     assert len(rows(stream, start, end(stream, start))) == 20
 
 
-def drained(path: str, *, limits: dict[str, int] | None = None, **given: Any) -> int:
+def drained(path: str, *, limits: dict[str, int] | None = None, **more: Any) -> int:
     """Rows of a stream that ends where the log ends."""
-    stream = log(path, **given)
+    stream = log(path, **more)
     stream.freeze()
     at, count = stream.initial(), 0
     while (following := end(stream, at, **(limits or {}))) != at:
@@ -437,8 +437,8 @@ def test_what_was_passed_of_other_topics_is_not_passed_in_silence(
 ) -> None:
     write_log(tmp_path / "a", SPECS, segment=SEGMENT)
     path = f"a/0={tmp_path / 'a'}"
-    kept = log(path, **before).initial().as_json()
-    start = StreamOffset.parse(kept, PHYSICAL)
+    checkpoint = log(path, **before).initial().as_json()
+    start = StreamOffset.parse(checkpoint, PHYSICAL)
     stream = log(path, **after)
     if not is_refused:
         stop = end(stream, start)
@@ -453,9 +453,9 @@ def test_what_was_passed_of_other_topics_is_not_passed_in_silence(
 def test_a_checkpoint_from_before_topics_were_kept_goes_on(tmp_path: Path) -> None:
     write_log(tmp_path / "a", SPECS, segment=SEGMENT)
     stream = log(f"a/0={tmp_path / 'a'}", topics="A")
-    kept = stream.initial().as_json()
-    del kept["topics"]
-    assert end(stream, StreamOffset.parse(kept, PHYSICAL)).topics == stream.initial().topics
+    checkpoint = stream.initial().as_json()
+    del checkpoint["topics"]
+    assert end(stream, StreamOffset.parse(checkpoint, PHYSICAL)).topics == stream.initial().topics
 
 
 LIMITS = [{}, {"rows_max": 7}, {"bytes_max": 1 << 20}, {"bytes_max": 500, "rows_max": 3}]
@@ -468,8 +468,8 @@ def test_a_lost_end_is_seen_whatever_the_limit_of_a_batch(
 ) -> None:
     """The last file that is left ends with a filler."""
     root = tmp_path / "a"
-    made = messages(60)
-    store = Log(root).append(made)
+    created = messages(60)
+    store = Log(root).append(created)
     last = store.path(store.end)
     if how == "zeroed":
         last.write_bytes(bytes(SEGMENT))
@@ -481,7 +481,7 @@ def test_a_lost_end_is_seen_whatever_the_limit_of_a_batch(
     assert drained(str(root), limits=limits) == 48
     assert caplog.text.count("2208 bytes behind that are no record, or are gone") == 1
     (root / "abort").unlink()
-    store.close(made[-1].store_ms)
+    store.close(created[-1].store_ms)
     with pytest.raises(StreamError, match="2208 bytes from 8192 on, the log's end, are damaged"):
         drained(str(root), limits=limits)
 
@@ -513,12 +513,12 @@ def test_a_segment_under_another_name_ends_a_stream(tmp_path: Path) -> None:
     write_log(tmp_path / "a", SPECS, segment=SEGMENT)
     files = sorted((tmp_path / "a" / "commitlog").iterdir())
     for file in (files[0], files[-1]):
-        other = file.rename(file.with_name("seg"))
+        renamed = file.rename(file.with_name("seg"))
         with pytest.raises(StreamError, match=r"/seg is a segment, and not called") as caught:
             drained(str(tmp_path / "a"))
         assert caught.value.condition is Condition.DATA_LOSS
         assert 0 < drained(str(tmp_path / "a"), failOnDataLoss="false") < 200
-        other.rename(file)
+        renamed.rename(file)
     assert drained(str(tmp_path / "a")) == 200
 
 

@@ -1,4 +1,4 @@
-"""How far a queue may be read, and what holds a stream of queues up; no cluster is asked."""
+"""Limits of reading a queue, and what holds a stream of queues up; no cluster is asked."""
 
 import json
 import time
@@ -31,13 +31,13 @@ from tests.support.logs import Message
 NAME = "broker-a|T|0"
 
 
-def log(**given: Any) -> QueueLog:
-    options = Options.parse({"endpoints": "127.0.0.1:1", "topics": "T", **given})
+def log(**more: Any) -> QueueLog:
+    options = Options.parse({"endpoints": "127.0.0.1:1", "topics": "T", **more})
     return QueueLog(options)
 
 
-def stretch(one: QueueLog, at: int, first: int, end: int, longest: int) -> tuple[int, int]:
-    return one._stretch(NAME, Mark(at), QueueBounds(first, end, longest))
+def stretch(log: QueueLog, at: int, first: int, end: int, longest: int) -> tuple[int, int]:
+    return log._stretch(NAME, Mark(at), QueueBounds(first, end, longest))
 
 
 def test_a_queue_is_read_up_to_what_every_member_has() -> None:
@@ -50,31 +50,31 @@ def test_a_queue_is_read_up_to_what_every_member_has() -> None:
 
 
 def test_a_member_that_is_behind_holds_the_stream_up_for_a_while() -> None:
-    one = log()
-    assert stretch(one, 15, 0, 10, 20) == (15, 15)
-    assert NAME in one._held_up
-    assert stretch(one, 15, 0, 20, 20) == (15, 20)
-    assert not one._held_up
+    first = log()
+    assert stretch(first, 15, 0, 10, 20) == (15, 15)
+    assert NAME in first._held_up
+    assert stretch(first, 15, 0, 20, 20) == (15, 20)
+    assert not first._held_up
 
 
 def test_a_member_that_catches_up_is_waited_for_as_long_as_it_takes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    one = log(retryTimeoutMs="1000")
+    first = log(retryTimeoutMs="1000")
     for end in (10, 11, 12):
-        assert stretch(one, 15, 0, end, 20) == (15, 15)
-        one._held_up[NAME] -= 2.0
-    (told,) = caplog.messages
-    assert told.startswith(f"stream.waits {NAME}: a member ends at 10, the stream is at 15;")
+        assert stretch(first, 15, 0, end, 20) == (15, 15)
+        first._held_up[NAME] -= 2.0
+    (warning,) = caplog.messages
+    assert warning.startswith(f"stream.waits {NAME}: a member ends at 10, the stream is at 15;")
     with pytest.raises(DataLoss, match="a member ends at 12"):
-        stretch(one, 15, 0, 12, 20)
+        stretch(first, 15, 0, 12, 20)
 
 
 def test_nobody_is_waited_for_where_all_that_was_wanted_is_read() -> None:
-    one = log()
-    one._target = {NAME: 15}
-    assert stretch(one, 15, 0, 10, 20) == (15, 15)
-    assert not one._held_up
+    first = log()
+    first._target = {NAME: 15}
+    assert stretch(first, 15, 0, 10, 20) == (15, 15)
+    assert not first._held_up
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,17 @@ def test_nobody_is_waited_for_where_all_that_was_wanted_is_read() -> None:
 def test_waiting_has_a_limit(
     bounds: QueueBounds | None, why: str, goes_on: tuple[int, int]
 ) -> None:
-    one, loose = log(retryTimeoutMs="1000"), log(retryTimeoutMs="1000", failOnDataLoss="false")
-    for each in (one, loose):
+    first, loose = log(retryTimeoutMs="1000"), log(retryTimeoutMs="1000", failOnDataLoss="false")
+    for each in (first, loose):
         assert each._stretch(NAME, Mark(15), bounds) == (15, 15)
         each._held_up[NAME] -= 2.0
     with pytest.raises(DataLoss, match=f"{NAME.replace('|', '.')}: after 1 s still: .*{why}"):
-        one._stretch(NAME, Mark(15), bounds)
+        first._stretch(NAME, Mark(15), bounds)
     assert loose._stretch(NAME, Mark(15), bounds) == goes_on
 
 
 @pytest.mark.parametrize(
-    ("mark", "found", "goes_on", "words"),
+    ("mark", "found_at", "goes_on", "words"),
     [
         (Mark(15, 7, 5000), 2, 2, "goes on at 2, the first that was stored later"),
         (Mark(15, 7, 5000), 99, 10, "has 2 to 10, and goes on at 10, the first that was"),
@@ -122,36 +122,40 @@ def test_waiting_has_a_limit(
     ],
 )
 def test_where_a_shorter_queue_goes_on(
-    mark: Mark, found: int | None, goes_on: int, words: str, caplog: pytest.LogCaptureFixture
+    mark: Mark, found_at: int | None, goes_on: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
-    seen = QueueSnapshot({NAME: queue}, {NAME: QueueBounds(2, 10, 10)})
+    snapshot = QueueSnapshot({NAME: queue}, {NAME: QueueBounds(2, 10, 10)})
 
     class Asked:
-        async def offset_at(self, asked: MessageQueue, time_ms: int) -> int:
-            assert (asked, time_ms, found is None) == (queue, 5001, False)
-            return found or 0
+        async def offset_at(self, message_queue: MessageQueue, time_ms: int) -> int:
+            assert (message_queue, time_ms, found_at is None) == (queue, 5001, False)
+            return found_at or 0
 
-        async def pull(self, asked: MessageQueue, at: int, *, count: int) -> RawPull:
-            record = Message(store_ms=5000 + (at >= (found or 0))).encode(0, at)
+        async def pull(self, queue: MessageQueue, at: int, *, count: int) -> RawPull:
+            record = Message(store_ms=5000 + (at >= (found_at or 0))).encode(0, at)
             return RawPull(records=record, next_offset=at + 1, first=2, end=10, broker_id=0)
 
-    assert trio.run(log()._restart_offset, cast(WireLog, Asked()), seen, NAME, mark) == goes_on
+    assert trio.run(log()._restart_offset, cast(WireLog, Asked()), snapshot, NAME, mark) == goes_on
     assert words in caplog.text
 
 
 def test_a_topic_that_was_the_only_one_of_its_broker_may_be_gone() -> None:
-    """Who allows loss goes on without it; a checkpoint of which no broker is there is refused."""
+    """A reader that allows loss continues without it; a checkpoint all of whose brokers are absent
+    is refused.
+    """
     queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
-    seen = QueueSnapshot({NAME: queue}, {NAME: QueueBounds(0, 10, 10)})
-    gone, own = "broker-b|U|0", Mark(5)
-    both = StreamOffset(QUEUE, {NAME: own, gone: own})
-    given = {"topics": "T,U"}
+    snapshot = QueueSnapshot({NAME: queue}, {NAME: QueueBounds(0, 10, 10)})
+    gone_queue, own = "broker-b|U|0", Mark(5)
+    both = StreamOffset(QUEUE, {NAME: own, gone_queue: own})
+    options = {"topics": "T,U"}
     with pytest.raises(StreamError, match=r"gone permanently, or the topic; failOnDataLoss=false"):
-        log(**given)._check_names(both, seen)
-    log(failOnDataLoss="false", **given)._check_names(both, seen)
+        log(**options)._check_names(both, snapshot)
+    log(failOnDataLoss="false", **options)._check_names(both, snapshot)
     with pytest.raises(StreamError, match="it is another cluster"):
-        log(failOnDataLoss="false", **given)._check_names(StreamOffset(QUEUE, {gone: own}), seen)
+        log(failOnDataLoss="false", **options)._check_names(
+            StreamOffset(QUEUE, {gone_queue: own}), snapshot
+        )
 
 
 def test_when_a_record_was_stored() -> None:
@@ -168,7 +172,7 @@ def test_retention() -> None:
 
 
 class Wire:
-    """Queues whose records tell which topic's they are: of one made again, another stamp."""
+    """Queues whose records identify their topic: a recreated topic has another stamp."""
 
     def __init__(self, stamp: int, bounds: dict[str, QueueBounds], damaged: str = "") -> None:
         self.bounds, self.damaged = bounds, damaged
@@ -205,7 +209,7 @@ class Wire:
         )
 
 
-def wired(one: QueueLog, wire: Wire) -> QueueLog:
+def wired(log: QueueLog, wire: Wire) -> QueueLog:
     """A log whose cluster is this."""
 
     async def look(_log: Any, *, fresh: bool = False) -> QueueSnapshot:
@@ -218,13 +222,13 @@ def wired(one: QueueLog, wire: Wire) -> QueueLog:
     def call(question: Callable[[Any], Awaitable[Any]]) -> Any:
         return trio.run(question, wire)
 
-    one._cluster.look = look  # type: ignore[method-assign, assignment]
-    one._log = SimpleNamespace(call=call)  # type: ignore[assignment]
-    return one
+    log._cluster.look = look  # type: ignore[method-assign, assignment]
+    log._log = SimpleNamespace(call=call)  # type: ignore[assignment]
+    return log
 
 
 def bounds_of(**ends: int) -> dict[str, QueueBounds]:
-    """Of queues `q0`, `q1`, ...: each begins at 3."""
+    """Bounds of queues `q0`, `q1`, ...: each begins at 3."""
     return {f"broker-a|T|{name[1:]}": QueueBounds(3, end, end) for name, end in ends.items()}
 
 
@@ -233,12 +237,12 @@ def test_a_stream_that_begins_at_the_end_knows_a_topic_that_is_made_again() -> N
     bounds = bounds_of(q0=10, q1=3, q2=10)
     wire = Wire(5000, bounds, damaged="broker-a|T|2")
     begin = wired(log(startingOffsets="latest"), wire).initial()
-    zero, one, two = (begin.marks[name] for name in bounds)
-    assert (zero.at, zero.time_ms, one, two) == (10, 5000, Mark(3), Mark(10))
+    zero, empty_queue, two = (begin.marks[name] for name in bounds)
+    assert (zero.at, zero.time_ms, empty_queue, two) == (10, 5000, Mark(3), Mark(10))
     assert sorted(wire.pulled) == [(NAME, 9), ("broker-a|T|2", 9)]
-    given = begin.as_json()
-    again = wired(log(startingOffsets=json.dumps(given)), Wire(6000, bounds)).initial()
-    assert again.marks[NAME] == zero
+    checkpoint = begin.as_json()
+    restarted = wired(log(startingOffsets=json.dumps(checkpoint)), Wire(6000, bounds)).initial()
+    assert restarted.marks[NAME] == zero
     longer = Wire(6000, bounds_of(q0=20, q1=3, q2=10))
     with pytest.raises(StreamError, match="message 9 is not the one that the stream has read"):
         wired(log(), longer).latest(begin, bytes_max=None, rows_max=None)
@@ -248,7 +252,7 @@ def test_a_stream_that_begins_at_the_end_knows_a_topic_that_is_made_again() -> N
 
 @pytest.mark.parametrize("loses", ["true", "false"])
 def test_a_stream_that_waits_sees_that_its_topic_was_made_again_as_long(loses: str) -> None:
-    """By one comparison in each look, of the queue whose last one is the longest ago."""
+    """Each look compares one queue: the one whose last comparison is the longest ago."""
     wire = Wire(5000, bounds_of(q0=10, q1=10, q2=10))
     running = wired(log(startingOffsets="latest", failOnDataLoss=loses), wire)
     at = running.latest(running.initial(), bytes_max=None, rows_max=None)
@@ -280,8 +284,8 @@ def test_a_stream_tells_what_it_waits_for_or_ends_before(caplog: pytest.LogCaptu
     assert caplog.text.count("wire.behind 190 messages of 1 queues") == 1
 
 
-def planned(one: QueueLog, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:
-    return [(part.start, part.end) for share in one.plan(start, end) for part in share]
+def planned(log: QueueLog, start: StreamOffset, end: StreamOffset) -> list[tuple[int, int]]:
+    return [(part.start, part.end) for share in log.plan(start, end) for part in share]
 
 
 @pytest.mark.parametrize("longest", [8, 15, 20, 40])
@@ -300,12 +304,12 @@ def test_a_batch_of_an_earlier_run_is_not_read_of_a_topic_that_is_made_again(
     assert planned(wired(log(), wire), begin, end) == [(10, 20)]
     assert wire.pulled == [(NAME, 19)]
 
-    again = Wire(6000, bounds_of(q0=longest))
+    recreated = Wire(6000, bounds_of(q0=longest))
     strict = log(retryTimeoutMs="100")
     kind = DataLoss if longest < 10 else StreamError
     with pytest.raises(kind, match=r"it ends at 8|is not the one that the stream has read there"):
-        wired(strict, again).plan(begin, end)
-    loose = wired(log(failOnDataLoss="false", retryTimeoutMs="100"), again)
+        wired(strict, recreated).plan(begin, end)
+    loose = wired(log(failOnDataLoss="false", retryTimeoutMs="100"), recreated)
     assert planned(loose, begin, end) == []
     assert "stream.data_lost" in caplog.text
     from_zero = StreamOffset(QUEUE, {})
@@ -325,23 +329,23 @@ def test_a_batch_of_an_earlier_run_is_read_of_a_queue_that_lost_its_end() -> Non
 def test_a_planned_batch_waits_for_a_broker_and_not_for_a_topic(
     loses: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is left out of a batch is never read, so the broker must not be one that comes back."""
+    """A part left out of a batch is never read, so the broker must not be one that comes back."""
     begin, end = (StreamOffset(QUEUE, {NAME: Mark(at)}) for at in (10, 20))
-    given = {"failOnDataLoss": loses, "retryTimeoutMs": "100"}
+    options = {"failOnDataLoss": loses, "retryTimeoutMs": "100"}
     wire = Wire(5000, {})
     wire.is_away = True
     with pytest.raises(WireError, match="has messages of broker-a, and is not given without them"):
-        wired(log(**given), wire).plan(begin, end)
+        wired(log(**options), wire).plan(begin, end)
     wire.is_away = False
-    gone = wired(log(**given), wire)
+    log_without = wired(log(**options), wire)
     if loses == "true":
         with pytest.raises(DataLoss, match="not there any more"):
-            gone.plan(begin, end)
+            log_without.plan(begin, end)
     else:
-        assert planned(gone, begin, end) == []
+        assert planned(log_without, begin, end) == []
         assert "not there any more" in caplog.text
     wire.comes = bounds_of(q0=20)
-    assert planned(wired(log(**given), wire), begin, end) == [(10, 20)]
+    assert planned(wired(log(**options), wire), begin, end) == [(10, 20)]
 
 
 def test_a_batch_of_a_version_that_knew_no_checksums_is_read_as_it_is() -> None:

@@ -47,7 +47,7 @@ def test_what_is_no_record_is_told_and_a_wrong_checksum_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "shown"),
+    ("body", "expected"),
     [
         (b"plain", "plain"),
         ("zwei\nZeilen ü".encode(), "zwei\\nZeilen ü"),
@@ -56,8 +56,8 @@ def test_what_is_no_record_is_told_and_a_wrong_checksum_shown() -> None:
         (b"x" * (BODY_MAX + 1), "x" * BODY_MAX + "... <201 bytes>"),
     ],
 )
-def test_a_body_stays_on_its_line(body: bytes, shown: str) -> None:
-    assert shown_body(body) == shown
+def test_a_body_stays_on_its_line(body: bytes, expected: str) -> None:
+    assert shown_body(body) == expected
 
 
 def test_json_has_every_column_and_every_byte() -> None:
@@ -69,7 +69,7 @@ def test_json_has_every_column_and_every_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "options", "said"),
+    ("settings", "options", "pattern"),
     [
         ({}, {}, "no input: give"),
         ({"stores": ("x",), "endpoints": "h:1"}, {}, "two inputs: give --store DIR"),
@@ -91,10 +91,10 @@ def test_json_has_every_column_and_every_byte() -> None:
     ],
 )
 def test_what_cannot_be_followed(
-    settings: dict[str, Any], options: dict[str, Any], said: str
+    settings: dict[str, Any], options: dict[str, Any], pattern: str
 ) -> None:
     job = Job("tail", JobSettings(**settings))
-    with pytest.raises(WrongUsage, match=said):
+    with pytest.raises(WrongUsage, match=pattern):
         tail(job, TailOptions(**options), print)
 
 
@@ -106,11 +106,11 @@ def test_a_directory_that_is_no_store_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_bad_range_is_a_line_and_no_message() -> None:
     """It was counted as one, and without the column `_corrupt` its line was empty."""
-    found = [SimpleNamespace(asDict=lambda recursive, row=row: row) for row in (ROW, TORN)]
+    actual = [SimpleNamespace(asDict=lambda recursive, row=row: row) for row in (ROW, TORN)]
     for columns in (DEFAULT_COLUMNS, ("queue_offset", "body")):
         written: list[str] = []
         lines = _Lines(text_line, written.append, columns)
-        lines.take(SimpleNamespace(collect=lambda: found), 0)  # type: ignore[arg-type]
+        lines.take(SimpleNamespace(collect=lambda: actual), 0)  # type: ignore[arg-type]
         assert lines.counts == (1, 1, 1)
         assert written[1] == "! broker-a offset 99: bad_magic"
     assert written[0] == "17 hello"
@@ -118,10 +118,10 @@ def test_a_bad_range_is_a_line_and_no_message() -> None:
 
 def test_what_is_kept_of_batches_does_not_grow() -> None:
     """It was a few MiB a day. An idle batch is told of under the number of the next one."""
-    told = BatchTotals()
+    totals = BatchTotals()
     counted = [{"unreadable": 1}, {"values": [1], "schema": {}}]  # the second over Connect
     for number in range(1000):
-        said = [
+        batches = [
             SimpleNamespace(
                 batchId=one,
                 numInputRows=4 * (one < number),
@@ -129,6 +129,6 @@ def test_what_is_kept_of_batches_does_not_grow() -> None:
             )
             for one in range(max(number - 399, 0), number + 1)
         ]
-        told.note(said)
-    assert told.counts == (3 * 999, 999, 999)
-    assert len(told.recent) <= 200
+        totals.note(batches)
+    assert totals.counts == (3 * 999, 999, 999)
+    assert len(totals.recent) <= 200

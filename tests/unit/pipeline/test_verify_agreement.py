@@ -1,4 +1,4 @@
-"""What a run requires, which log counts, and whether two judges agree; without Spark."""
+"""Requirements of a run, which log counts, and whether two judges agree; without Spark."""
 
 import json
 import sys
@@ -55,24 +55,24 @@ ALL_WELL = [
 SPARK_WELL = ("V1", "V2", "V3", "V4", "V5", "V6", "V7", "V8", "V9", "V10", "V11", "V12")
 
 
-def plain(**found: int) -> list[CheckResult]:
+def plain(**counts: int) -> list[CheckResult]:
     """Plain answers, with findings in some."""
     return [
-        judged(result.id, 5, "messages", [f"{result.id} {n}" for n in range(found[result.id])])
-        if result.id in found
+        judged(result.id, 5, "messages", [f"{result.id} {n}" for n in range(counts[result.id])])
+        if result.id in counts
         else result
         for result in ALL_WELL
     ]
 
 
-def spark(**found: int) -> list[dict[str, Any]]:
+def spark(**counts: int) -> list[dict[str, Any]]:
     """Spark's answers."""
     return [
         {
             "id": id_,
-            "verdict": "violated" if found.get(id_) else "ok",
-            "count": found.get(id_, 0),
-            "examples": [{"text": f"{id_} says"}] if found.get(id_) else [],
+            "verdict": "violated" if counts.get(id_) else "ok",
+            "count": counts.get(id_, 0),
+            "examples": [{"text": f"{id_} says"}] if counts.get(id_) else [],
         }
         for id_ in SPARK_WELL
     ]
@@ -109,7 +109,7 @@ def test_judges_that_see_the_same_agree(
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "said"),
+    ("ours", "theirs", "expected_text"),
     [
         (
             {"lost-write": 1},
@@ -125,19 +125,19 @@ def test_judges_that_see_the_same_agree(
     ],
 )
 def test_judges_that_do_not_are_a_finding_of_its_own(
-    ours: dict[str, int], theirs: dict[str, int], said: str
+    ours: dict[str, int], theirs: dict[str, int], expected_text: str
 ) -> None:
     result = compare(plain(**ours), spark(**theirs))
     assert (result.verdict, result.found) == (Verdict.VIOLATED, 1)
-    assert said in result.findings[0]
+    assert expected_text in result.findings[0]
     assert not result.harmless
     assert Judgement(record=None, results=[result]).finding_ids == ["second-opinion"]
 
 
 def test_what_did_not_run_cannot_disagree() -> None:
     silent = [not_run("lost-write", "m", "cut"), not_applicable("group-skip", "m", "no groups")]
-    rest = [result for result in ALL_WELL if result.id not in ("lost-write", "group-skip")]
-    result = compare(silent + rest, spark(V1=1))
+    unaffected = [result for result in ALL_WELL if result.id not in ("lost-write", "group-skip")]
+    result = compare(silent + unaffected, spark(V1=1))
     assert (result.verdict, result.examined) == (Verdict.OK, 5)
     assert compare([], spark()).verdict is Verdict.DID_NOT_RUN
 
@@ -146,8 +146,8 @@ def test_findings_of_images_count_only_for_the_side_that_reads_them() -> None:
     images = judged(
         "duplicate", 5, "messages", ["value 3 is 2 times in the log of b1 (image 1, kill)"]
     )
-    others = [result for result in ALL_WELL if result.id != "duplicate"]
-    assert compare([images, *others], spark()).verdict is Verdict.OK
+    unaffected = [result for result in ALL_WELL if result.id != "duplicate"]
+    assert compare([images, *unaffected], spark()).verdict is Verdict.OK
 
 
 def test_a_verify_that_fails_proves_nothing(
@@ -185,7 +185,7 @@ def test_what_a_run_requires_is_handed_over(tmp_path: Path) -> None:
 
 
 def choose_ends(stores: tuple[str, ...]) -> int:
-    """Where the logs of these stores end, all at the same place."""
+    """End of the logs of these stores, the same in all."""
     from rocketbed.pipeline.files.paths import parse_paths
     from rocketbed.pipeline.files.splits import data_end
 
@@ -202,9 +202,9 @@ def test_a_run_without_a_usable_record_is_told(tmp_path: Path, text: str) -> Non
 
 def test_a_run_whose_master_is_not_there_cannot_be_checked(tmp_path: Path) -> None:
     row: dict[str, Any] = {"groups": {"b": ["b1", "b2"]}, "stores": {"b1": "stores/b1"}}
-    for leaders, said in (({}, "had no master"), ({"b": "b2"}, "the store of b2")):
+    for leaders, pattern in (({}, "had no master"), ({"b": "b2"}, "the store of b2")):
         (tmp_path / "run.json").write_text(json.dumps(row | {"leaders": leaders}))
-        with pytest.raises(PipelineError, match=said):
+        with pytest.raises(PipelineError, match=pattern):
             read_run(tmp_path)
 
 
@@ -231,7 +231,7 @@ def test_the_longest_log_counts_unless_another_is_named() -> None:
 
 
 def test_the_order_of_a_topic_is_of_reads() -> None:
-    """Without a history it was good, and nobody had looked."""
+    """Without a history it passed, unchecked."""
     job = Job("verify", JobSettings(stores=("/s",)))
     with pytest.raises(WrongUsage, match="--ordered-topic looks at what readers got: give"):
         verify(job, VerifyOptions(ordered_topics=("T",)))
@@ -243,11 +243,11 @@ def test_how_far_enough_replicas_reach(copies: int, end: int) -> None:
 
 
 def test_the_first_byte_that_differs(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.write_bytes(bytes(100))
-    other.write_bytes(bytes(60) + b"\1" + bytes(39))
-    assert first_difference(one, other, 50, 50) == 60
-    assert first_difference(one, one, 50, 50) == 50
+    first_path, second_path = tmp_path / "one", tmp_path / "other"
+    first_path.write_bytes(bytes(100))
+    second_path.write_bytes(bytes(60) + b"\1" + bytes(39))
+    assert first_difference(first_path, second_path, 50, 50) == 60
+    assert first_difference(first_path, first_path, 50, 50) == 50
 
 
 def test_sums_of_a_queue_see_what_changed_places() -> None:

@@ -66,7 +66,7 @@ def address(text: str) -> tuple[IPv4Address | IPv6Address, int]:
 
 
 def test_records_are_what_the_real_broker_gave_back(name: str, root: Path) -> None:
-    found = {
+    actual = {
         (row["topic"], row["queue_id"], row["queue_offset"]): row
         for row in rows(root)
         if row["topic"] != "FxBatchCQ"
@@ -75,7 +75,7 @@ def test_records_are_what_the_real_broker_gave_back(name: str, root: Path) -> No
     for stored in manifest(name)["stored"]:
         if stored["topic"] == "FxBatchCQ":
             continue
-        row = found[stored["topic"], stored["queueId"], stored["queueOffset"]]
+        row = actual[stored["topic"], stored["queueId"], stored["queueOffset"]]
         ours = client_row(row)
         if stored["msgId"] == stored["offsetMsgId"]:
             ours["msgId"] = stored["msgId"]
@@ -99,15 +99,15 @@ def test_consume_queues(root: Path, store: StoreDirectory) -> None:
         for unit in batch_queue.units()
     ]
     for size in ("1k", "64m"):
-        found = rows(root, view="consumequeue", splitBytes=size)
+        actual_rows = rows(root, view="consumequeue", splitBytes=size)
         assert sorted(
             (*key(row), row["physical_offset"], row["size"], row["tag_code"], row["messages"])
-            for row in found
+            for row in actual_rows
         ) == sorted(expected)
     narrowed = rows(root, view="consumequeue", topics="FxPlain", endOffset=50_000)
     assert rows(root, view="consumequeue", topicsPattern="FxPl.*", endOffset=50_000) == narrowed
     assert narrowed == [
-        row for row in found if row["topic"] == "FxPlain" and row["physical_offset"] < 50_000
+        row for row in actual_rows if row["topic"] == "FxPlain" and row["physical_offset"] < 50_000
     ]
     assert narrowed
 
@@ -119,7 +119,7 @@ def test_index_entries(root: Path, store: StoreDirectory) -> None:
         for number, entry in enumerate(file.entries(header.next_entry), start=1):
             time_ms = header.begin_ms + entry[2] * 1000
             expected.append((Path(file.file.path).name, number, *entry, time_ms))
-    found = rows(root, view="index", splitBytes="10k")
+    actual_rows = rows(root, view="index", splitBytes="10k")
     assert [
         (
             row["file"],
@@ -130,7 +130,7 @@ def test_index_entries(root: Path, store: StoreDirectory) -> None:
             row["previous"],
             round(row["store_timestamp"].timestamp() * 1000),
         )
-        for row in found
+        for row in actual_rows
     ] == expected
     middle = expected[len(expected) // 2][-1]
     late = rows(root, view="index", startTimestamp=middle)
@@ -140,9 +140,9 @@ def test_index_entries(root: Path, store: StoreDirectory) -> None:
 @pytest.mark.parametrize("split", ["1k", "100k", "64m"])
 def test_blocks(root: Path, store: StoreDirectory, split: str) -> None:
     end = next(item.offset for item in store.log.scan() if isinstance(item, LogEnd))
-    found = rows(root, view="blocks", blockBytes="60000", splitBytes=split)
+    actual_rows = rows(root, view="blocks", blockBytes="60000", splitBytes=split)
     at = 0
-    for row in found:
+    for row in actual_rows:
         assert row["offset"] == at
         data = store.log.read(at, row["length"])
         assert row["crc32"] == zlib.crc32(data)
@@ -153,9 +153,9 @@ def test_blocks(root: Path, store: StoreDirectory, split: str) -> None:
 
 def test_files(root: Path, store: StoreDirectory) -> None:
     scanned = [item for item in store.log.scan() if isinstance(item, Scanned)]
-    found = rows(root, view="files")
-    assert [row["segment"] for row in found] == [0, 1 << 20]
-    for row in found:
+    actual_rows = rows(root, view="files")
+    assert [row["segment"] for row in actual_rows] == [0, 1 << 20]
+    for row in actual_rows:
         own = [each for each in scanned if each.offset // (1 << 20) == row["segment"] >> 20]
         assert row["records"] == len(own)
         assert row["end"] == own[-1].offset + own[-1].size
@@ -170,26 +170,26 @@ def test_files_count_what_is_wrong(tmp_path: Path) -> None:
     log.flip(log.offsets[3] + 90)
     log.flip(log.offsets[5] + 5)
     log.flip(log.offsets[7] + 5)
-    (first, *others) = rows(log.root, view="files")
+    (first, *later_files) = rows(log.root, view="files")
     assert first["reasons"] == "bad_magic=2,crc_mismatch=1"
     assert (first["malformed"], first["resyncs"]) == (3, 2)
     assert first["malformed_bytes"] == sum(log.sizes[number] for number in (3, 5, 7))
-    assert first["records"] + sum(row["records"] for row in others) == 27
+    assert first["records"] + sum(row["records"] for row in later_files) == 27
     assert rows(log.root, ["reasons"], view="files")[0] == {"reasons": first["reasons"]}
 
 
 def test_blocks_of_replicas_end_at_the_same_place(tmp_path: Path) -> None:
     long = Log(tmp_path / "long").append(messages(30))
     short = Log(tmp_path / "short").append(messages(20))
-    found = rows(f"b/l={long.root},b/s={short.root}", view="blocks", blockBytes=1000)
+    actual_rows = rows(f"b/l={long.root},b/s={short.root}", view="blocks", blockBytes=1000)
     by_replica = {
-        name: [(row["offset"], row["crc32"]) for row in found if row["replica"] == name]
+        name: [(row["offset"], row["crc32"]) for row in actual_rows if row["replica"] == name]
         for name in "ls"
     }
     assert by_replica["l"] == by_replica["s"]
     short.flip(2500)
     changed = rows(f"b/l={long.root},b/s={short.root}", view="blocks", blockBytes=1000)
-    different = {row["offset"] for row in changed if row not in found}
+    different = {row["offset"] for row in changed if row not in actual_rows}
     assert different == {2000}
 
 
@@ -212,7 +212,7 @@ def test_blocks_of_replicas_end_at_the_same_place(tmp_path: Path) -> None:
 def test_an_option_that_says_nothing_of_a_view(
     view: str, option: str, value: str, right: str
 ) -> None:
-    given = {"path": "/x", option: value} | ({"view": view} if view else {})
-    wanted = f"view={view or 'records'} does not support option {option}; it is for view={right}"
-    with pytest.raises(OptionError, match=f"(?i)^{wanted}$"):
-        Options.parse(given)
+    options = {"path": "/x", option: value} | ({"view": view} if view else {})
+    expected = f"view={view or 'records'} does not support option {option}; it is for view={right}"
+    with pytest.raises(OptionError, match=f"(?i)^{expected}$"):
+        Options.parse(options)

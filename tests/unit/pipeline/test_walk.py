@@ -32,10 +32,10 @@ def padded(data: bytearray) -> bytearray:
 
 def same(data: bytearray, stop: int, end: int) -> int:
     expected, following = walk_one_by_one(data, 0, stop, end)
-    found, behind = walk(data, 0, stop, end, OFFSET)
-    assert numpy.array_equal(found, expected)
-    assert behind == following
-    return len(found)
+    starts, end_reached = walk(data, 0, stop, end, OFFSET)
+    assert numpy.array_equal(starts, expected)
+    assert end_reached == following
+    return len(starts)
 
 
 @pytest.mark.parametrize("length", [0, 100, 700, 9000])

@@ -14,9 +14,9 @@ HARMED = 20
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
-    made = Log(tmp_path_factory.mktemp("log") / "store").append(messages(COUNT))
-    made.write(made.offsets[HARMED], bytes(made.sizes[HARMED]))
-    return made
+    damaged_log = Log(tmp_path_factory.mktemp("log") / "store").append(messages(COUNT))
+    damaged_log.write(damaged_log.offsets[HARMED], bytes(damaged_log.sizes[HARMED]))
+    return damaged_log
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,6 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
 )
 def test_options_leave_the_same(log: Log, options: dict[str, Any], condition: Any) -> None:
     for size in (400, 1 << 20):
-        found = rows(log.root, COLUMNS, splitBytes=size, **options)
-        assert found == [row for row in rows(log.root, COLUMNS) if condition(row)]
-        assert found
+        actual_rows = rows(log.root, COLUMNS, splitBytes=size, **options)
+        assert actual_rows == [row for row in rows(log.root, COLUMNS) if condition(row)]
+        assert actual_rows

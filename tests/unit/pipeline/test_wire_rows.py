@@ -30,21 +30,23 @@ def answer(first: int, count: int, *, gap: int = 1000) -> bytes:
 
 
 def rows(
-    records: bytes, *, start: int = 0, end: int = 1 << 60, following: int = ANY, **given: str
+    records: bytes, *, start: int = 0, end: int = 1 << 60, following: int = ANY, **texts: str
 ) -> list[dict[str, object]]:
-    options = Options.parse({"endpoints": "h:1", "topics": "T", "batchRows": "16", **given})
+    options = Options.parse({"endpoints": "h:1", "topics": "T", "batchRows": "16", **texts})
     decoder = WireDecoder(QUEUE, arrow_schema("records", COLUMNS), options, Selection.of(options))
-    found = []
+    actual = []
     for batch in decoder.rows(records, 3, start=start, end=end, following=following):
-        found += batch.to_pylist()
-    return found
+        actual += batch.to_pylist()
+    return actual
 
 
 def test_every_record_brings_its_own_offset() -> None:
-    found = rows(answer(100, 40))
-    assert [row["physical_offset"] for row in found] == [7 + 1000 * n for n in range(100, 140)]
-    assert [row["queue_offset"] for row in found] == list(range(100, 140))
-    assert found[3] | {"queue_offset": 0, "physical_offset": 0} == {
+    actual_rows = rows(answer(100, 40))
+    assert [row["physical_offset"] for row in actual_rows] == [
+        7 + 1000 * n for n in range(100, 140)
+    ]
+    assert [row["queue_offset"] for row in actual_rows] == list(range(100, 140))
+    assert actual_rows[3] | {"queue_offset": 0, "physical_offset": 0} == {
         "broker": "broker-a",
         "replica": "3",
         "segment": None,
@@ -69,8 +71,8 @@ def test_a_body_that_is_damaged_is_a_row_and_no_records_are_an_error() -> None:
     at = good.index(b"body 1")
     damaged = good[:at] + b"BODY" + good[at + 4 :]
     assert [row["crc_ok"] for row in rows(damaged)] == [True, False, True]
-    kept = rows(damaged, mode="DROPMALFORMED")
-    assert [row["queue_offset"] for row in kept] == [0, 2]
+    actual_rows = rows(damaged, mode="DROPMALFORMED")
+    assert [row["queue_offset"] for row in actual_rows] == [0, 2]
     for cut in (len(good) - 1, 10):
         with pytest.raises(WireError, match=r"queue 0 of topic T at broker-a.*not a record"):
             rows(good[:cut])
@@ -80,7 +82,7 @@ def test_a_body_that_is_damaged_is_a_row_and_no_records_are_an_error() -> None:
 
 
 def test_records_of_another_place_are_told() -> None:
-    """As where a unit of the queue, or a record's own fields, are damaged."""
+    """For example where a unit of the queue, or a record's own fields, are damaged."""
     good = [
         encode(spec, offset=1000 * number, queue_offset=number, store_ms=1)
         for number, spec in enumerate(some(5))
@@ -98,20 +100,20 @@ def test_records_of_another_place_are_told() -> None:
         rows(b"".join((*good[:2], ahead)), end=3, following=3)
 
 
-@pytest.mark.parametrize("gone", [0, 2, 4])
-def test_messages_that_the_broker_passes_over_are_lost(gone: int) -> None:
+@pytest.mark.parametrize("lost", [0, 2, 4])
+def test_messages_that_the_broker_passes_over_are_lost(lost: int) -> None:
     """At the beginning of a range, within it, and at its end, whatever it says comes next."""
     good = [
         encode(spec, offset=1000 * number, queue_offset=number, store_ms=1)
         for number, spec in enumerate(some(5))
     ]
-    answer = b"".join(good[:gone] + good[gone + 1 :])
+    answer = b"".join(good[:lost] + good[lost + 1 :])
     for loose in (False, True):
         options = Options.parse(
             {"endpoints": "h:1", "topics": "T", "failOnDataLoss": str(not loose).lower()}
         )
-        wanted, schema = Selection.of(options), arrow_schema("records", COLUMNS)
-        decoder = WireDecoder(QUEUE, schema, options, wanted, first=0)
+        selection, schema = Selection.of(options), arrow_schema("records", COLUMNS)
+        decoder = WireDecoder(QUEUE, schema, options, selection, first=0)
 
         def read(decoder: WireDecoder = decoder) -> int:
             batches = list(decoder.rows(answer, 0, start=0, end=5, following=5))
@@ -121,7 +123,7 @@ def test_messages_that_the_broker_passes_over_are_lost(gone: int) -> None:
         if loose:
             assert read() == 4
         else:
-            with pytest.raises(WireError, match=f"messages {gone} to {gone}; ") as caught:
+            with pytest.raises(WireError, match=f"messages {lost} to {lost}; ") as caught:
                 read()
             assert caught.value.condition is Condition.DATA_LOSS
 
@@ -155,19 +157,19 @@ def test_an_answer_that_cannot_be_cut_is_read_one_by_one(
         records[number][place : place + 1] = b"" if place == 12 else b"\x77"
     monkeypatch.setattr(plan, "shared_log", lambda _: Answers(*map(bytes, records)))
 
-    def read(**given: str) -> list[int]:
-        options = Options.parse({"endpoints": "h:1", "topics": "T", **given})
+    def read(**more: str) -> list[int]:
+        options = Options.parse({"endpoints": "h:1", "topics": "T", **more})
         share = (plan.QueueRange(QUEUE, 0, 5),)
         schema = arrow_schema("records", COLUMNS)
-        found = plan.read_share(share, schema, options, Selection.of(options))
-        return [int(row["queue_offset"]) for batch in found for row in batch.to_pylist()]
+        batches = plan.read_share(share, schema, options, Selection.of(options))
+        return [int(row["queue_offset"]) for batch in batches for row in batch.to_pylist()]
 
     with pytest.raises(WireError, match=r"not a record; .* failOnDataLoss=false") as caught:
         read()
     assert caught.value.condition is Condition.CORRUPT_RECORD
     assert read(failOnDataLoss="false") == [number for number in range(5) if number not in bad]
-    told = [record.args for record in caplog.records if "does not give" in str(record.args)]
-    assert told
+    reports = [record.args for record in caplog.records if "does not give" in str(record.args)]
+    assert reports
     assert "wire.uncut" in caplog.text
 
 
@@ -175,9 +177,9 @@ class Batches(Answers):
     """A broker that gives the record of several messages for any offset in it."""
 
     async def pull(self, queue: MessageQueue, offset: int, *, count: int) -> RawPull:
-        found = dict.fromkeys(self.records[offset : offset + count])
+        records = dict.fromkeys(self.records[offset : offset + count])
         after = 4 if 1 <= offset < 4 and count == 1 else min(offset + count, 6)
-        return RawPull(records=b"".join(found), next_offset=after, first=0, end=6, broker_id=0)
+        return RawPull(records=b"".join(records), next_offset=after, first=0, end=6, broker_id=0)
 
 
 BATCH = Message(body=THREE, properties="INNER_NUM\x013\x02", sys_flag=INNER).encode(1000, 1)
@@ -192,12 +194,12 @@ def test_a_message_in_a_batch_counts_by_its_own_offset(
     records = [plain[0], BATCH, BATCH, BATCH, *plain[1:]]
     monkeypatch.setattr(plan, "shared_log", lambda _: Batches(*records))
 
-    def read(start: int, end: int, **given: str) -> list[int]:
-        options = Options.parse({"endpoints": "h:1", "topics": "T", **given})
+    def read(start: int, end: int, **more: str) -> list[int]:
+        options = Options.parse({"endpoints": "h:1", "topics": "T", **more})
         share = (plan.QueueRange(QUEUE, start, end),)
         schema = arrow_schema("records", COLUMNS)
-        found = plan.read_share(share, schema, options, Selection.of(options))
-        return [row["queue_offset"] for one in found for row in one.to_pylist()]
+        batches = plan.read_share(share, schema, options, Selection.of(options))
+        return [row["queue_offset"] for one in batches for row in one.to_pylist()]
 
     assert (read(0, at), read(at, 6)) == (list(range(at)), list(range(at, 6)))
     assert read(at, at + 1) == [at]
@@ -213,20 +215,20 @@ def test_behind_a_batch_an_answer_that_cannot_be_cut_gives_nothing_twice(
     bad[4] = 0x77
     records = [plain.encode(0, 0), BATCH, BATCH, BATCH, bytes(bad), plain.encode(5000, 5)]
     monkeypatch.setattr(plan, "shared_log", lambda _: Batches(*records))
-    given = {"endpoints": "h:1", "topics": "T", "failOnDataLoss": "false", "batchRows": rows}
-    options = Options.parse(given)
+    texts = {"endpoints": "h:1", "topics": "T", "failOnDataLoss": "false", "batchRows": rows}
+    options = Options.parse(texts)
     share = (plan.QueueRange(QUEUE, 0, 6),)
     schema = arrow_schema("records", COLUMNS)
-    found = plan.read_share(share, schema, options, Selection.of(options))
-    assert [row["queue_offset"] for one in found for row in one.to_pylist()] == [0, 1, 2, 3, 5]
+    batches = plan.read_share(share, schema, options, Selection.of(options))
+    assert [row["queue_offset"] for one in batches for row in one.to_pylist()] == [0, 1, 2, 3, 5]
 
 
-def of_three(first: int, said: str = "INNER_NUM\x013\x02") -> bytes:
-    return Message(body=THREE, properties=said, sys_flag=INNER).encode(1000 * first, first)
+def of_three(first: int, properties: str = "INNER_NUM\x013\x02") -> bytes:
+    return Message(body=THREE, properties=properties, sys_flag=INNER).encode(1000 * first, first)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("records", "pattern"),
     [
         ([of_three(0), of_three(0), of_three(3)], "behind queue offset 2 .* says it is 0 "),
         ([of_three(0), of_three(3), of_three(3)], "behind queue offset 5 .* says it is 3 "),
@@ -241,48 +243,51 @@ def of_three(first: int, said: str = "INNER_NUM\x013\x02") -> bytes:
 )
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_batches_are_checked_for_gaps_and_doubles(
-    given: list[bytes], said: str, is_cut: bool
+    records: list[bytes], pattern: str, is_cut: bool
 ) -> None:
-    """One batch in an answer ended all checks of it: rows were twice, or missing, without a
-    word."""
+    """After one batch in an answer there were no more checks of it: rows were doubled or missing,
+    without an error.
+    """
     options = Options.parse({"endpoints": "h:1", "topics": "T"})
-    wanted, schema = Selection.of(options), arrow_schema("records", COLUMNS)
-    decoder = WireDecoder(QUEUE, schema, options, wanted, first=0)
+    selection, schema = Selection.of(options), arrow_schema("records", COLUMNS)
+    decoder = WireDecoder(QUEUE, schema, options, selection, first=0)
 
     def read() -> None:
-        for data in given if is_cut else [b"".join(given)]:
+        for data in records if is_cut else [b"".join(records)]:
             list(decoder.rows(data, 0, start=0, end=9))
         decoder.finish(9)
 
-    with pytest.raises(WireError, match=said) as caught:
+    with pytest.raises(WireError, match=pattern) as caught:
         read()
     assert caught.value.condition in (Condition.CORRUPT_RECORD, Condition.DATA_LOSS)
 
 
-@pytest.mark.parametrize("said", ["1", "2", "5", "9"])
+@pytest.mark.parametrize("count_text", ["1", "2", "5", "9"])
 @pytest.mark.parametrize("first", [0, 3, 6])
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_a_batch_that_says_another_number_than_it_holds_speaks_for_itself_only(
-    said: str, first: int, is_cut: bool
+    count_text: str, first: int, is_cut: bool
 ) -> None:
     """It is a row that says so; what stands behind it is sound, and nothing is missing."""
     options = Options.parse({"endpoints": "h:1", "topics": "T"})
-    wanted, schema = Selection.of(options), arrow_schema("records", [*COLUMNS, "_corrupt"])
-    decoder = WireDecoder(QUEUE, schema, options, wanted, first=0)
-    given = [of_three(at, f"INNER_NUM\x01{said if at == first else 3}\x02") for at in (0, 3, 6)]
-    found: list[dict[str, Any]] = []
-    for data in given if is_cut else [b"".join(given)]:
+    selection, schema = Selection.of(options), arrow_schema("records", [*COLUMNS, "_corrupt"])
+    decoder = WireDecoder(QUEUE, schema, options, selection, first=0)
+    records = [
+        of_three(at, f"INNER_NUM\x01{count_text if at == first else 3}\x02") for at in (0, 3, 6)
+    ]
+    rows: list[dict[str, Any]] = []
+    for data in records if is_cut else [b"".join(records)]:
         for batch in decoder.rows(data, 0, start=0, end=9):
-            found += batch.to_pylist()
+            rows += batch.to_pylist()
     decoder.finish(9)
-    assert len(found) == 3 + 3 + 1
-    assert [row["_corrupt"]["reason"] for row in found if row["_corrupt"]] == ["bad_properties"]
-    assert [row["body"] for row in found if row["_corrupt"]] == [None]
+    assert len(rows) == 3 + 3 + 1
+    assert [row["_corrupt"]["reason"] for row in rows if row["_corrupt"]] == ["bad_properties"]
+    assert [row["body"] for row in rows if row["_corrupt"]] == [None]
 
 
 @pytest.mark.parametrize("start", [0, 1])
 def test_a_damaged_batch_has_no_body_to_write_again(start: int) -> None:
-    """Its encoded messages stood there, and became one message when they were written."""
+    """Its encoded messages were the body, and became one message when written."""
     plain = [Message(body=b"%d" % at).encode(1000 * at, at) for at in (0, 4, 5)]
     data = b"".join((plain[0], of_three(1).replace(b"three", b"thr33"), *plain[1:]))
     bodies = [row["body"] for row in rows(data, start=start)]

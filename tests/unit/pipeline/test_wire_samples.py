@@ -1,4 +1,4 @@
-"""How a read knows that its topic was made again: by a message for each topic and broker."""
+"""How a read detects that its topic was recreated: by a message for each topic and broker."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ def queue(topic: str, queue_id: int = 0, broker: str = "a") -> MessageQueue:
 
 
 class Log:
-    """As `WireLog`: what it gives at each queue, by offset, after so many seconds."""
+    """A log like `WireLog`: records of each queue, by offset, after so many seconds."""
 
     def __init__(
         self,
@@ -35,18 +35,18 @@ class Log:
         self.pulled: list[MessageQueue] = []
         self.at_master = self
 
-    def ask_master(self, asked: MessageQueue) -> None:
+    def ask_master(self, queue: MessageQueue) -> None:
         master = self.at_master
         self.records, self.slow = master.records, master.slow
         self.end, self.broker_id = master.end, master.broker_id
 
-    async def pull(self, asked: MessageQueue, at: int, *, count: int) -> RawPull:
+    async def pull(self, queue: MessageQueue, at: int, *, count: int) -> RawPull:
         assert count == 1
-        self.pulled.append(asked)
-        await trio.sleep(self.slow.get(asked, 0))
-        if asked not in self.records:
+        self.pulled.append(queue)
+        await trio.sleep(self.slow.get(queue, 0))
+        if queue not in self.records:
             raise Refused("damaged")
-        data = self.records[asked]
+        data = self.records[queue]
         return RawPull(
             records=data, next_offset=at + 1, first=0, end=self.end, broker_id=self.broker_id
         )
@@ -74,13 +74,15 @@ def sampled(
 
 
 def test_one_queue_of_a_topic_at_a_broker_is_looked_at() -> None:
-    wanted = [queue("T"), queue("T", 1), queue("T", broker="b"), queue("U"), queue("%LMQ%x")]
-    log = Log(dict.fromkeys(wanted, record(9)))
-    found = sampled(log, dict.fromkeys(wanted, 9))
-    assert sorted(log.pulled) == sorted(one.queue for one in found)
-    assert [one.queue for one in found] == [queue("T"), queue("T", broker="b"), queue("U")]
-    assert changed(found, log) == []
-    assert changed(found, Log({**log.records, queue("U"): record(9, b"two")})) == [queue("U")]
+    queues = [queue("T"), queue("T", 1), queue("T", broker="b"), queue("U"), queue("%LMQ%x")]
+    log = Log(dict.fromkeys(queues, record(9)))
+    samples_read = sampled(log, dict.fromkeys(queues, 9))
+    assert sorted(log.pulled) == sorted(one.queue for one in samples_read)
+    assert [one.queue for one in samples_read] == [queue("T"), queue("T", broker="b"), queue("U")]
+    assert changed(samples_read, log) == []
+    assert changed(samples_read, Log({**log.records, queue("U"): record(9, b"two")})) == [
+        queue("U")
+    ]
 
 
 def test_a_topic_that_is_shorter_now_is_another_one() -> None:
@@ -109,9 +111,9 @@ def test_a_slave_that_is_shorter_says_something_only_where_the_master_does_not(
         (Log({queue("T"): b""}, end=9), False),
         (Log({queue("T"): record(9)}, {queue("T"): math.inf}), not is_everywhere),
     ):
-        behind = slave()
-        behind.at_master = master
-        assert changed(samples, behind) == ([] if is_same else [queue("T")])
+        following = slave()
+        following.at_master = master
+        assert changed(samples, following) == ([] if is_same else [queue("T")])
 
 
 def test_a_body_that_is_damaged_and_another_place_in_the_log_are_no_other_message() -> None:
@@ -137,6 +139,6 @@ def test_what_cannot_be_looked_at_is_no_other_message() -> None:
 
 
 def test_a_queue_that_hangs_holds_up_no_other() -> None:
-    wanted = {queue("T"): 9, queue("U"): 9, queue("V"): 9}
-    log = Log(dict.fromkeys(wanted, record(9)), {queue("U"): SAMPLES_S + 1})
-    assert [one.queue for one in sampled(log, wanted)] == [queue("T"), queue("V")]
+    ends = {queue("T"): 9, queue("U"): 9, queue("V"): 9}
+    log = Log(dict.fromkeys(ends, record(9)), {queue("U"): SAMPLES_S + 1})
+    assert [one.queue for one in sampled(log, ends)] == [queue("T"), queue("V")]

@@ -1,4 +1,4 @@
-"""How the queues of a live cluster are dealt out to tasks, and read by them."""
+"""Distribution of the queues of a live cluster to tasks, and reading by them."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -46,46 +46,50 @@ def ranges(*lengths: int) -> list[QueueRange]:
     ],
 )
 def test_shares_hold_everything_once(lengths: tuple[int, ...], at_least: int, most: int) -> None:
-    asked = ranges(*lengths)
-    shares = shared(asked, at_least)
+    queue_ranges = ranges(*lengths)
+    shares = shared(queue_ranges, at_least)
     assert (at_least if lengths else 0) <= len(shares) <= most
-    found: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for share in shares:
         assert share
-        for one in share:
-            number = one.queue.queue_id
-            assert one.start == found.get(number, 5)
-            found[number] = one.end
-    assert found == {one.queue.queue_id: one.end for one in asked}
+        for part in share:
+            number = part.queue.queue_id
+            assert part.start == ends.get(number, 5)
+            ends[number] = part.end
+    assert ends == {part.queue.queue_id: part.end for part in queue_ranges}
 
 
-@pytest.mark.parametrize("asked", [{"at": 99}, {"at": 1}, {"at": 99, "start": 4}])
+@pytest.mark.parametrize("place", [{"at": 99}, {"at": 1}, {"at": 99, "start": 4}])
 def test_a_place_that_is_not_there_is_told(
-    caplog: pytest.LogCaptureFixture, asked: dict[str, int]
+    caplog: pytest.LogCaptureFixture, place: dict[str, int]
 ) -> None:
     queue, bounds = ranges(1)[0].queue, QueueBounds(3, 8, 8)
 
-    def there(fails: str) -> int:
+    def nearest(fails: str) -> int:
         options = Options.parse({"endpoints": "h:1", "failOnDataLoss": fails})
-        return WirePlan.of(options)._nearest(queue, asked["at"], bounds, start=asked.get("start"))
+        return WirePlan.of(options)._nearest(queue, place["at"], bounds, start=place.get("start"))
 
-    with pytest.raises(DataLoss, match=f"has 3 to 8, and {asked['at']} was asked for"):
-        there("true")
+    with pytest.raises(DataLoss, match=f"has 3 to 8, and {place['at']} was asked for"):
+        nearest("true")
     assert not caplog.records
-    assert there("false") == (8 if asked["at"] == 99 else 3)
+    assert nearest("false") == (8 if place["at"] == 99 else 3)
     (record,) = caplog.records
-    assert f"has 3 to 8, and {asked['at']} was asked for" in record.getMessage()
+    assert f"has 3 to 8, and {place['at']} was asked for" in record.getMessage()
 
 
 class Members:
-    """A queue of which members lost the beginning to retention, each another one; some are away."""
+    """A queue whose members each lost another part of the beginning to retention; some are away."""
 
-    def __init__(self, firsts: dict[int, int], asked: int = 0, away: Sequence[int] = ()) -> None:
-        self.firsts, self.requests, self.away = firsts, asked, away
-        self.kept: int | None = None
+    def __init__(
+        self, firsts: dict[int, int], first_asked: int = 0, away: Sequence[int] = ()
+    ) -> None:
+        self.firsts, self.requests, self.away = firsts, first_asked, away
+        self.current: int | None = None
 
     async def pull(self, queue: MessageQueue, at: int, count: int = 1) -> RawPull:
-        member = self.requests if self.kept is None or self.kept in self.away else self.kept
+        member = (
+            self.requests if self.current is None or self.current in self.away else self.current
+        )
         first = self.firsts[member]
         stop = min(at + 20, 100)
         records = b"".join(bytes([member, number]) for number in range(at, stop))
@@ -101,20 +105,27 @@ class Members:
         return min(self.firsts.keys() - tried, default=None)
 
     def ask_member(self, queue: MessageQueue, broker_id: int) -> None:
-        self.kept = broker_id
+        self.current = broker_id
 
 
 @pytest.mark.parametrize(
     ("members", "member", "first"),
     [
-        (Members({0: 0, 1: 50}, asked=1), 0, 0),
+        (Members({0: 0, 1: 50}, first_asked=1), 0, 0),
         (Members({0: 50, 1: 0}), 1, 0),
         (Members({0: 50, 1: 70, 2: 0}), 2, 0),
         (Members({0: 50}), 0, 50),
-        (Members({0: 0, 1: 50}, asked=1, away=[0]), 1, 50),
+        (Members({0: 0, 1: 50}, first_asked=1, away=[0]), 1, 50),
         (Members({0: 70, 1: 50, 2: 60}), 1, 50),
     ],
-    ids=["master has all", "slave", "last slave", "nobody", "who has it is away", "none has all"],
+    ids=[
+        "master has all",
+        "slave",
+        "last slave",
+        "no member",
+        "holder is away",
+        "no member has all",
+    ],
 )
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_what_one_member_has_deleted_another_is_asked_for(
@@ -124,7 +135,7 @@ def test_what_one_member_has_deleted_another_is_asked_for(
     options = Options.parse({"endpoints": "h:1", "failOnDataLoss": fails})
     queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
     log: Any = members
-    members.kept = None
+    members.current = None
 
     def chunk() -> list[RawPull]:
         return trio.run(chunks.chunk, options, QueueRange(queue, 0, 100), 0, log)
@@ -133,8 +144,8 @@ def test_what_one_member_has_deleted_another_is_asked_for(
         with pytest.raises(WireError, match="messages 0 to 50 were deleted"):
             chunk()
         return
-    given = b"".join(one.records for one in chunk())
-    assert given == b"".join(bytes([member, number]) for number in range(first, 100))
+    data = b"".join(one.records for one in chunk())
+    assert data == b"".join(bytes([member, number]) for number in range(first, 100))
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -158,14 +169,14 @@ def test_queues_that_may_not_be_read_are_told_once_a_topic(
         return [len(await ask(topic)) for topic in ("T", "U", "all", "T", "U")]
 
     assert trio.run(read) == [1, 0, 4, 1, 0]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
-    assert "wire.not_readable topic T: by its route 3 queues, queue 1 of topic T at a" in told[0]
-    assert "topic U: by its route 4 queues, queue 0 of topic U at a the first" in told[1]
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 2
+    assert "wire.not_readable topic T: by its route 3 queues, queue 1 of topic T at a" in logged[0]
+    assert "topic U: by its route 4 queues, queue 0 of topic U at a the first" in logged[1]
 
 
 @pytest.mark.parametrize(
-    ("end", "longest", "uncommitted", "told"),
+    ("end", "longest", "uncommitted", "is_told"),
     [
         (10_000, 10_099, "false", False),  # on its way, it may be
         (10_000, 10_100, "false", True),
@@ -177,14 +188,14 @@ def test_queues_that_may_not_be_read_are_told_once_a_topic(
     ],
 )
 def test_what_a_member_lacks_is_told(
-    end: int, longest: int, uncommitted: str, told: bool, caplog: pytest.LogCaptureFixture
+    end: int, longest: int, uncommitted: str, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A batch ended where an empty replica does, which was on the route, and said nothing."""
-    given = {"endpoints": "127.0.0.1:1", "topics": "T", "readUncommitted": uncommitted}
+    options = {"endpoints": "127.0.0.1:1", "topics": "T", "readUncommitted": uncommitted}
     bounds = {"b|T|0": QueueBounds(0, 500, 500), "b|T|1": QueueBounds(0, end, longest, 2)}
-    Cluster(Options.parse(given)).tell_left_out(QueueSnapshot({}, bounds))
+    Cluster(Options.parse(options)).tell_left_out(QueueSnapshot({}, bounds))
     text = f"wire.behind {longest - end} messages of 1 queues, b|T|1 the first"
-    assert [record.getMessage()[: len(text)] for record in caplog.records] == [text] * told
+    assert [record.getMessage()[: len(text)] for record in caplog.records] == [text] * is_told
 
 
 @pytest.mark.parametrize("uncommitted", ["false", "true"])
@@ -196,33 +207,33 @@ def test_what_a_stream_waits_for_is_told_once_each_time(
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     cluster = Cluster(Options.parse({"endpoints": "h:1", "readUncommitted": uncommitted}))
 
-    def told(at_s: float, *ends: tuple[int, int], at: int = 0) -> list[str]:
+    def waits_told(at_s: float, *ends: tuple[int, int], at: int = 0) -> list[str]:
         now[0] = at_s
         caplog.clear()
         bounds = {f"b|T|{number}": QueueBounds(0, *one) for number, one in enumerate(ends)}
         cluster.tell_held_up(QueueSnapshot({}, bounds), dict.fromkeys(bounds, at))
         return [record.getMessage() for record in caplog.records]
 
-    stands, other = (100, 101), (50, 50)
-    assert [told(at_s, stands, other) for at_s in (0.0, 9.9)] == [[], []]
-    text = told(10.0, (100, 300), other)
+    stands, steady = (100, 101), (50, 50)
+    assert [waits_told(at_s, stands, steady) for at_s in (0.0, 9.9)] == [[], []]
+    text = waits_told(10.0, (100, 300), steady)
     if uncommitted == "true":
         assert text == []
         return
     assert text[0].startswith("wire.held_up 200 messages of 1 queues, b|T|0 the first, are not at")
     assert "have not come there in 10 s" in text[0]
-    assert told(30.0, (100, 400), (50, 60)) == []
+    assert waits_told(30.0, (100, 400), (50, 60)) == []
     # It goes on and stands again, beside another one that does; each has its own ten seconds.
-    assert [told(at_s, (101, 400), (50, 60)) for at_s in (35.0, 39.9)] == [[], []]
-    (other_text,) = told(40.0, (101, 400), (50, 60))
+    assert [waits_told(at_s, (101, 400), (50, 60)) for at_s in (35.0, 39.9)] == [[], []]
+    (other_text,) = waits_told(40.0, (101, 400), (50, 60))
     assert "10 messages of 1 queues, b|T|1" in other_text
-    assert [len(told(at_s, (101, 400), (50, 60))) for at_s in (44.9, 45.0, 60.0)] == [0, 1, 0]
+    assert [len(waits_told(at_s, (101, 400), (50, 60))) for at_s in (44.9, 45.0, 60.0)] == [0, 1, 0]
     # What has come is forgotten.
-    assert [len(told(at_s, (400, 400), (60, 60))) for at_s in (61.0, 80.0)] == [0, 0]
-    assert [len(told(at_s, (400, 401), (60, 60))) for at_s in (81.0, 90.0, 91.0)] == [0, 0, 1]
+    assert [len(waits_told(at_s, (400, 400), (60, 60))) for at_s in (61.0, 80.0)] == [0, 0]
+    assert [len(waits_told(at_s, (400, 401), (60, 60))) for at_s in (81.0, 90.0, 91.0)] == [0, 0, 1]
     # What was read already, before the member lost it, is not waited for.
-    assert [told(at_s, (1, 300), at=300) for at_s in (100.0, 110.0)] == [[], []]
-    read = [told(at_s, (1, 310), at=300) for at_s in (120.0, 130.0)]
+    assert [waits_told(at_s, (1, 300), at=300) for at_s in (100.0, 110.0)] == [[], []]
+    read = [waits_told(at_s, (1, 310), at=300) for at_s in (120.0, 130.0)]
     assert [one[0][:40] for one in read if one] == ["wire.held_up 10 messages of 1 queues, b|"]
 
 
@@ -230,33 +241,39 @@ def test_what_a_stream_waits_for_is_told_once_each_time(
 def test_members_that_do_not_answer_are_told_once_until_they_do(
     uncommitted: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A batch of an empty slave, whose master hung, was empty, and nobody said why."""
+    """A batch of an empty slave, whose master hung, was empty without a reason."""
     cluster = Cluster(Options.parse({"endpoints": "h:1", "readUncommitted": uncommitted}))
 
-    def told(*silent: str) -> list[str]:
+    def unanswered_told(*silent: str) -> list[str]:
         caplog.clear()
         bounds = {f"b|T|{number}": QueueBounds(0, 1, 1, 1, silent) for number in range(2)}
         cluster.tell_unanswered(QueueSnapshot({}, bounds))
         return [record.getMessage() for record in caplog.records]
 
-    one = "wire.unanswered no answer from h:1 of b: what only it has is not read"
-    assert [told(), told("h:1"), told("h:1"), told(), told("h:1")] == [[], [one], [], [], [one]]
+    warning = "wire.unanswered no answer from h:1 of b: what only it has is not read"
+    assert [
+        unanswered_told(),
+        unanswered_told("h:1"),
+        unanswered_told("h:1"),
+        unanswered_told(),
+        unanswered_told("h:1"),
+    ] == [[], [warning], [], [], [warning]]
     both = "wire.unanswered no answer from h:2 of b, h:3 of b: what only they have is not read"
-    assert told("h:1", "h:2", "h:3") == [both]
+    assert unanswered_told("h:1", "h:2", "h:3") == [both]
 
 
 def test_a_member_that_is_asked_stays_so_until_it_does_not_answer() -> None:
     queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
     members = {number: ("h", number) for number in (0, 1, 2)}
     route = Route(topic="T", brokers={"a": members}, writable=(), ordered=(), readable=(queue,))
-    asked: list[int] = []
+    member_ids: list[int] = []
 
     async def get(topic: str) -> Route:
         return route
 
     async def ask(address: tuple[str, int], command: Command, timeout_s: float) -> Command:
-        asked.append(address[1])
-        if len(asked) == 3:
+        member_ids.append(address[1])
+        if len(member_ids) == 3:
             raise NotConnected("gone")
         fields = {"suggestWhichBrokerId": 0, "nextBeginOffset": 9, "minOffset": 0, "maxOffset": 9}
         texts = {name: str(value) for name, value in fields.items()}
@@ -266,15 +283,15 @@ def test_a_member_that_is_asked_stays_so_until_it_does_not_answer() -> None:
         log = WireLog("127.0.0.1:1")
         routes = SimpleNamespace(get=get, distrust=lambda *_, **__: None)
         log._session = SimpleNamespace(routes=routes, ask=ask)  # type: ignore[assignment]
-        others = [await log.another(queue, tried) for tried in ((), (0,), (0, 1, 2))]
+        next_members = [await log.another(queue, tried) for tried in ((), (0,), (0, 1, 2))]
         log.ask_member(queue, 2)
         for _ in range(3):
             await log.pull(queue, 0)
-        return others
+        return next_members
 
     found = trio.run(questions, clock=MockClock(autojump_threshold=0))
     assert found == [0, 1, None]
-    assert asked == [2, 2, 2, 0]
+    assert member_ids == [2, 2, 2, 0]
 
 
 class Backwards:
@@ -294,12 +311,12 @@ class Backwards:
 def test_a_broker_that_goes_back_ends_the_read(fails: str, since: int, back: int) -> None:
     """It gave the same rows without an end."""
     options = Options.parse({"endpoints": "h:1", "failOnDataLoss": fails})
-    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
+    queue_range = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
     log: Any = Backwards(since, back)
 
     async def read() -> None:
         with trio.fail_after(3):
-            await chunks.chunk(options, wanted, 0, log)
+            await chunks.chunk(options, queue_range, 0, log)
 
     with pytest.raises(WireError, match=f"messages at {since} and says that {since - back} comes"):
         trio.run(read)
@@ -343,32 +360,34 @@ def test_behind_damage_every_message_is_asked_for_and_many_at_once(
     """Two and a half seconds each it took: three quarters of an hour for a thousand."""
     log: Any = Damaged(bad, 600)
     options = Options.parse({"endpoints": "h:1", "failOnDataLoss": "false"})
-    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 600)
+    queue_range = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 600)
     clock = MockClock(autojump_threshold=0)
-    found = trio.run(chunks.chunk, options, wanted, 0, log, clock=clock)
-    data = b"".join(one.records for one in found)
-    given = [int.from_bytes(data[at : at + 4], "big") for at in range(0, len(data), 4)]
-    assert given == [number for number in range(600) if number not in bad]
+    pulls = trio.run(chunks.chunk, options, queue_range, 0, log, clock=clock)
+    data = b"".join(one.records for one in pulls)
+    numbers = [int.from_bytes(data[at : at + 4], "big") for at in range(0, len(data), 4)]
+    assert numbers == [number for number in range(600) if number not in bad]
     assert clock.current_time() <= seconds
     left_out = [record.args or () for record in caplog.records]
-    told = [number for first, last, *_ in left_out for number in range(int(first), int(last) + 1)]  # type: ignore[call-overload]
-    assert told == sorted(bad)
+    reported: list[int] = []
+    for first, last, *_ in left_out:
+        reported += range(int(first), int(last) + 1)  # type: ignore[call-overload]
+    assert reported == sorted(bad)
 
 
 def test_a_broker_that_gives_nothing_has_other_troubles() -> None:
     log: Any = Damaged({*range(600)}, 600)
     options = Options.parse({"endpoints": "h:1", "failOnDataLoss": "false"})
-    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 600)
+    queue_range = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 600)
     with pytest.raises(Refused, match="pull at 0"):
-        trio.run(chunks.chunk, options, wanted, 0, log, clock=MockClock(autojump_threshold=0))
+        trio.run(chunks.chunk, options, queue_range, 0, log, clock=MockClock(autojump_threshold=0))
 
 
 def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
-    asked: list[bool] = []
+    at_master_calls: list[bool] = []
 
     class Log(WireLog):
         async def _pull(self, *_: object, at_master: bool, answer_s: float) -> RawPull:
-            asked.append(at_master)
+            at_master_calls.append(at_master)
             if not at_master:
                 raise RequestRefused("queue", "broker", ResponseCode.SYSTEM_ERROR, "damaged")
             return RawPull(records=b"m", next_offset=1, first=0, end=1, broker_id=0)
@@ -377,12 +396,13 @@ def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
     log = Log("127.0.0.1:1")
     clock = MockClock(autojump_threshold=0)
     assert trio.run(log.pull, queue, 0, clock=clock).records == b"m"
-    assert asked == [False, True]
+    assert at_master_calls == [False, True]
 
 
 def test_a_master_that_does_not_have_it_does_not_speak_for_who_refuses_it() -> None:
-    """Its slave alone had the queue's end, one message of it damaged: what stood behind that was
-    left out with it, as the shorter master seemed to say that there was nothing."""
+    """Its slave alone had the queue's end, one message of it damaged: everything after that was
+    left out with it, as the shorter master seemed to say that there was nothing.
+    """
     bad = {95}
 
     class Log(WireLog):
@@ -406,22 +426,22 @@ def test_a_master_that_does_not_have_it_does_not_speak_for_who_refuses_it() -> N
     options = Options.parse(
         {"endpoints": "h:1", "failOnDataLoss": "false", "readUncommitted": "true"}
     )
-    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
+    queue_range = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
     clock = MockClock(autojump_threshold=0)
     log = Log("127.0.0.1:1", limit_s=5.0, anyone=True)
-    found = trio.run(chunks.chunk, options, wanted, 0, log, clock=clock)
-    data = b"".join(one.records for one in found)
-    given = [int.from_bytes(data[at : at + 4], "big") for at in range(0, len(data), 4)]
-    assert given == [number for number in range(100) if number not in bad]
+    pulls = trio.run(chunks.chunk, options, queue_range, 0, log, clock=clock)
+    data = b"".join(one.records for one in pulls)
+    numbers = [int.from_bytes(data[at : at + 4], "big") for at in range(0, len(data), 4)]
+    assert numbers == [number for number in range(100) if number not in bad]
 
 
 def test_an_answer_that_takes_long_is_waited_for_the_longer_the_more_often() -> None:
-    """What took over five seconds was asked for again until the limit, and never read."""
-    given: list[float] = []
+    """An answer that took over five seconds was requested again until the limit, and never read."""
+    waits_s: list[float] = []
 
     class Slow(WireLog):
         async def _pull(self, *_: object, at_master: bool, answer_s: float) -> RawPull:
-            given.append(answer_s)
+            waits_s.append(answer_s)
             with trio.move_on_after(answer_s):
                 await trio.sleep(12)
                 return RawPull(records=b"m", next_offset=1, first=0, end=1, broker_id=0)
@@ -431,7 +451,7 @@ def test_an_answer_that_takes_long_is_waited_for_the_longer_the_more_often() -> 
     clock = MockClock(autojump_threshold=0)
     log = Slow("127.0.0.1:1", limit_s=60.0)
     assert trio.run(log.pull, queue, 0, clock=clock).records == b"m"
-    assert given == [5.0, 10.0, 20.0]
+    assert waits_s == [5.0, 10.0, 20.0]
     log = Slow("127.0.0.1:1", limit_s=20.0)
     with pytest.raises(WireError, match="at 0: after 20 s still"):
         trio.run(log.pull, queue, 0, clock=MockClock(autojump_threshold=0))
@@ -463,40 +483,42 @@ class Shorter(Damaged):
 def test_a_queue_that_became_shorter_since_the_read_was_planned(
     back_after: float, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who allows loss waits for the rest as long as for a broker, and goes on without it."""
+    """A reader that allows loss waits for the rest as long as for a broker, and continues without
+    it.
+    """
     log: Any = Shorter(back_after)
-    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
+    queue_range = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
 
-    def read(**given: str) -> list[RawPull]:
-        options = Options.parse({"endpoints": "h:1", "retryTimeoutMs": "10000", **given})
+    def read(**more: str) -> list[RawPull]:
+        options = Options.parse({"endpoints": "h:1", "retryTimeoutMs": "10000", **more})
         return trio.run(
-            chunks.chunk, options, wanted, 0, log, clock=MockClock(autojump_threshold=0)
+            chunks.chunk, options, queue_range, 0, log, clock=MockClock(autojump_threshold=0)
         )
 
     with pytest.raises(WireError, match=r"no messages at 90, .* has 0 to 90: .* failOn") as caught:
         read()
     assert caught.value.condition is Condition.DATA_LOSS
-    found = read(failOnDataLoss="false")
-    assert sum(len(one.records) for one in found) == 4 * count
-    assert found[-1].next_offset == 100
+    pulls = read(failOnDataLoss="false")
+    assert sum(len(one.records) for one in pulls) == 4 * count
+    assert pulls[-1].next_offset == 100
     assert ("wire.shorter" in caplog.text) == (count == 90)
 
 
 @pytest.mark.parametrize(
-    ("broker_id", "longest", "who"),
+    ("broker_id", "longest", "member"),
     [(1, "false", "the slave that answers, 1,"), (0, "true", "the broker")],
 )
-def test_who_may_have_less_has_not_the_last_word(broker_id: int, longest: str, who: str) -> None:
-    """The master, or whoever is longest, was away for a second, and its log called truncated."""
-    given = {"endpoints": "h:1", "retryTimeoutMs": "10000", "readUncommitted": longest}
-    wanted = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
+def test_who_may_have_less_has_not_the_last_word(broker_id: int, longest: str, member: str) -> None:
+    """The master, or the longest member, was away for a second: its log was called truncated."""
+    options = {"endpoints": "h:1", "retryTimeoutMs": "10000", "readUncommitted": longest}
+    queue_range = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)
 
     def read(back_after: float) -> int:
         log: Any = Shorter(back_after, broker_id)
         clock = MockClock(autojump_threshold=0)
-        found = trio.run(chunks.chunk, Options.parse(given), wanted, 0, log, clock=clock)
-        return sum(len(one.records) for one in found)
+        pulls = trio.run(chunks.chunk, Options.parse(options), queue_range, 0, log, clock=clock)
+        return sum(len(one.records) for one in pulls)
 
     assert read(8.0) == 400
-    with pytest.raises(WireError, match=f"and {who} says it has 0 to 90: .* is away; failOn"):
+    with pytest.raises(WireError, match=f"and {member} says it has 0 to 90: .* is away; failOn"):
         read(math.inf)

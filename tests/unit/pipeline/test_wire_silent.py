@@ -1,4 +1,4 @@
-"""An error of a cluster says who did not answer: on real sockets, some of which nobody serves."""
+"""An error of a cluster names the members that did not answer: on real sockets, some unserved."""
 
 import re
 import socket
@@ -41,17 +41,17 @@ def port() -> Iterator[Port]:
     with ExitStack() as stack:
 
         def bind(hangs: bool) -> str:
-            taken = stack.enter_context(socket.socket())
-            taken.bind(("127.0.0.1", 0))
+            bound = stack.enter_context(socket.socket())
+            bound.bind(("127.0.0.1", 0))
             if hangs:
-                taken.listen()
-            return f"127.0.0.1:{taken.getsockname()[1]}"
+                bound.listen()
+            return f"127.0.0.1:{bound.getsockname()[1]}"
 
         yield bind
 
 
 def answered(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> object:
-    """What a question gives. Raises `WireError`."""
+    """Return the answer to a question. Raises `WireError`."""
 
     async def look() -> object:
         async with WireLog(nameservers, limit_s=limit_s, anyone=True) as log:
@@ -60,7 +60,7 @@ def answered(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> object:
     return trio.run(look)
 
 
-def told(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> str:
+def error_text(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> str:
     """The error of a question."""
     with pytest.raises(WireError) as caught:
         answered(nameservers, ask, limit_s=limit_s)
@@ -70,8 +70,8 @@ def told(nameservers: str, ask: Ask, *, limit_s: float = 0.3) -> str:
 def with_members(
     members: Sequence[Member], use: Callable[[str], T], *, pause_s: float = 0.0, first_id: int = 0
 ) -> T:
-    """What `use` returns of a cluster whose nameserver is well, and those members that are given by
-    what they answer: they have the time to answer. The nameserver takes so long for it."""
+    """Return what `use` returns of a cluster whose nameserver works, and whose members answer as
+    given: they have the time to answer. The nameserver takes so long for it."""
 
     async def look() -> None:
         async with trio.open_nursery() as nursery:
@@ -80,11 +80,11 @@ def with_members(
                 if isinstance(handlers, str):
                     return handlers
                 if isinstance(handlers, bytes):
-                    said = handlers
+                    answer_text = handlers
 
                     async def say(stream: trio.SocketStream) -> None:
                         await stream.receive_some()
-                        await stream.send_all(said)
+                        await stream.send_all(answer_text)
 
                     listen = partial(trio.serve_tcp, say, 0, host="127.0.0.1")
                     (listener,) = await nursery.start(listen)
@@ -108,12 +108,12 @@ def with_members(
                 return answer(command, ResponseCode.SUCCESS, body=data.encode())
 
             address = await serve(Handlers(spawned={RequestCode.GET_ROUTEINFO_BY_TOPIC: route}))
-            found.append(await trio.to_thread.run_sync(lambda: use(address)))
+            results.append(await trio.to_thread.run_sync(lambda: use(address)))
             nursery.cancel_scope.cancel()
 
-    found: list[T] = []
+    results: list[T] = []
     trio.run(look)
-    return found[0]
+    return results[0]
 
 
 def told_of_members(
@@ -127,13 +127,13 @@ def told_of_members(
     """The error of a question to these members."""
 
     def use(address: str) -> str:
-        return told(address, ask, limit_s=limit_s)
+        return error_text(address, ask, limit_s=limit_s)
 
     return with_members(members, use, pause_s=pause_s, first_id=first_id)
 
 
 def member(first: object, end: object) -> Handlers:
-    """One that says so where its queue begins and ends."""
+    """A member that gives these bounds of its queue."""
 
     def of(offset: object) -> Callable[[Command, Connection], Command]:
         fields = {} if offset is None else {"offset": str(offset)}
@@ -153,7 +153,7 @@ def bounds(log: WireLog) -> Awaitable[object]:
 
 
 @pytest.mark.parametrize(
-    ("ask", "what"),
+    ("ask", "question"),
     [
         (lambda log: log.topics(), "list of topics"),
         (lambda log: log.brokers((), ()), "list of brokers"),
@@ -164,11 +164,11 @@ def bounds(log: WireLog) -> Awaitable[object]:
     ],
     ids=["topics", "brokers", "queues", "pull", "two"],
 )
-def test_a_nameserver_that_hangs_is_named(ask: Ask, what: str, port: Port) -> None:
-    """ "After 0.3 s still: no answer": from whom, nobody said."""
+def test_a_nameserver_that_hangs_is_named(ask: Ask, question: str, port: Port) -> None:
+    """ "After 0.3 s still: no answer" did not name the nameserver."""
     silent = port(True)
-    assert told(silent, ask) == (
-        f"{what}: after 0.3 s still: no nameserver answered: no answer from {silent}; check the"
+    assert error_text(silent, ask) == (
+        f"{question}: after 0.3 s still: no nameserver answered: no answer from {silent}; check the"
         " addresses of endpoints, and the way there from here"
     )
 
@@ -195,7 +195,7 @@ def test_a_member_that_hangs_is_named(ask: Ask, code: int, port: Port) -> None:
 def test_what_was_in_the_way_before_is_told_once(
     ask: Ask, hangs: tuple[bool, bool], port: Port
 ) -> None:
-    """Of a member that hangs and one that is away only the last one asked was told."""
+    """Of a member that hangs and one that is away only the last one asked was reported."""
     members = [port(one) for one in hangs]
     last, _, earlier = told_of_members(members, ask).partition("; before that: ")
     for member, silent in zip(members, hangs, strict=True):
@@ -217,26 +217,28 @@ def test_a_nameserver_that_is_well_is_not_blamed_for_the_last_moment(
 
 @pytest.mark.parametrize("hangs", [True, False])
 def test_members_beside_one_that_answers_are_told(hangs: bool, port: Port) -> None:
-    """Nobody knew that what only the master had was not read."""
+    """No warning said that messages only on the master were not read."""
     silent = [port(hangs), port(False)]
     members: list[Member] = [silent[0], member(3, 10), silent[1]]
-    found = with_members(members, lambda address: answered(address, bounds, limit_s=1.0))
-    assert found == QueueBounds(3, 10, 10, 1, tuple(silent))
+    bounds_read = with_members(members, lambda address: answered(address, bounds, limit_s=1.0))
+    assert bounds_read == QueueBounds(3, 10, 10, 1, tuple(silent))
 
 
 def test_a_master_that_is_not_on_the_route_is_told() -> None:
-    """It was stopped, so nobody answers for it: a batch of its emptied slave was empty."""
-    found = with_members([member(3, 10)], lambda address: answered(address, bounds), first_id=1)
-    assert found == QueueBounds(3, 10, 10, 1, ("a master",))
+    """It was stopped, so it did not answer: a batch of its emptied slave was empty."""
+    bounds_read = with_members(
+        [member(3, 10)], lambda address: answered(address, bounds), first_id=1
+    )
+    assert bounds_read == QueueBounds(3, 10, 10, 1, ("a master",))
 
 
 def test_the_shortest_member_is_known() -> None:
-    found = with_members(
+    bounds_read = with_members(
         [member(3, 10), member(5, 1), member(4, 10)], lambda address: answered(address, bounds)
     )
-    assert isinstance(found, QueueBounds)
-    assert found[:5] == (3, 1, 10, 3, ())
-    assert re.fullmatch(r"127\.0\.0\.1:\d+", found.shortest)
+    assert isinstance(bounds_read, QueueBounds)
+    assert bounds_read[:5] == (3, 1, 10, 3, ())
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", bounds_read.shortest)
     alike = with_members([member(3, 10)] * 2, lambda address: answered(address, bounds))
     assert alike == QueueBounds(3, 10, 10, 2)
 
@@ -246,7 +248,7 @@ HUGE = "9" * 30
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "expected_text"),
     [
         (
             member(None, 10),
@@ -259,16 +261,16 @@ HUGE = "9" * 30
     ids=["no field", "no number", "too large", "http"],
 )
 def test_a_member_that_answers_nonsense_is_named_and_others_are_read(
-    bad: Member, said: str
+    bad: Member, expected_text: str
 ) -> None:
     """The read ended at once, without an address, though another member was well."""
     text = told_of_members([bad], bounds, limit_s=0.5)
     assert "after 0.5 s still: 127.0.0.1:" in text
-    assert said in text
+    assert expected_text in text
     assert "closed before" not in text
-    found = with_members([bad, member(3, 10)], lambda address: answered(address, bounds))
-    assert isinstance(found, QueueBounds)
-    assert (found[:4], len(found.silent)) == ((3, 10, 10, 1), 1)
+    bounds_read = with_members([bad, member(3, 10)], lambda address: answered(address, bounds))
+    assert isinstance(bounds_read, QueueBounds)
+    assert (bounds_read[:4], len(bounds_read.silent)) == ((3, 10, 10, 1), 1)
 
 
 def pulled(next_offset: object) -> Handlers:
@@ -285,9 +287,9 @@ def pulled(next_offset: object) -> Handlers:
 
 @pytest.mark.parametrize("bad", [pulled("banana"), HTTP], ids=["no number", "http"])
 def test_a_pull_that_is_answered_with_nonsense_goes_on_with_another_member(bad: Member) -> None:
-    found = with_members([bad, pulled(18)], lambda address: answered(address, pull))
-    assert isinstance(found, RawPull)
-    assert (found.next_offset, found.broker_id) == (18, 1)
+    pull_result = with_members([bad, pulled(18)], lambda address: answered(address, pull))
+    assert isinstance(pull_result, RawPull)
+    assert (pull_result.next_offset, pull_result.broker_id) == (18, 1)
     text = told_of_members([bad], pull, limit_s=0.5)
     assert re.search(
         r"after 0\.5 s still: 127\.0\.0\.1:\d+ (gives an answer|sent what is no f)", text
@@ -308,11 +310,11 @@ def test_a_member_that_gives_nothing_to_readers_is_passed_over(code: ResponseCod
         return answer(command, ResponseCode.SYSTEM_ERROR, remark="not yet")
 
     closed = Handlers(inline={RequestCode.PULL_MESSAGE: refuse})
-    other = Handlers(inline={RequestCode.PULL_MESSAGE: refuse_once})
-    for member in (pulled(18), other):
-        found = with_members([closed, member], partial(answered, ask=pull, limit_s=2.0))
-        assert isinstance(found, RawPull)
-        assert (found.next_offset, found.broker_id) == (18, 1)
+    refusing = Handlers(inline={RequestCode.PULL_MESSAGE: refuse_once})
+    for member in (pulled(18), refusing):
+        pull_result = with_members([closed, member], partial(answered, ask=pull, limit_s=2.0))
+        assert isinstance(pull_result, RawPull)
+        assert (pull_result.next_offset, pull_result.broker_id) == (18, 1)
     text = told_of_members([closed, closed], pull, limit_s=0.5)
     assert "not here" in text
 
@@ -331,9 +333,9 @@ def test_a_slave_that_gives_nothing_is_no_refusal_while_the_master_is_away() -> 
 
     closed = Handlers(inline={RequestCode.PULL_MESSAGE: refuse})
     late = Handlers(inline={RequestCode.PULL_MESSAGE: away_at_first})
-    found = with_members([late, closed], partial(answered, ask=pull, limit_s=8.0))
-    assert isinstance(found, RawPull)
-    assert (found.next_offset, found.broker_id) == (18, 0)
+    pull_result = with_members([late, closed], partial(answered, ask=pull, limit_s=8.0))
+    assert isinstance(pull_result, RawPull)
+    assert (pull_result.next_offset, pull_result.broker_id) == (18, 0)
     text = told_of_members([closed], pull, limit_s=0.5, first_id=1)
     assert re.search(r"after 0\.5 s still: .*not here", text)
     assert re.search(r"^(?!.*after).*not here", told_of_members([closed], pull, limit_s=0.5))
@@ -373,16 +375,16 @@ def test_a_slave_that_is_longer_is_read_where_the_longest_is_wanted(
     ends: Sequence[int], longest: str, is_read: bool
 ) -> None:
     def use(address: str) -> None:
-        given = {"endpoints": address, "topics": "T", "readUncommitted": longest}
-        given["retryTimeoutMs"] = "1000"
-        ask = partial(chunk, Options.parse(given), QueueRange(QUEUE, 0, 9), 0)
+        options = {"endpoints": address, "topics": "T", "readUncommitted": longest}
+        options["retryTimeoutMs"] = "1000"
+        ask = partial(chunk, Options.parse(options), QueueRange(QUEUE, 0, 9), 0)
         if is_read:
-            found = answered(address, ask, limit_s=2.0)
-            assert isinstance(found, list)
-            told_of = [int.from_bytes(one.records[20:28]) for one in found if one.records]
+            pulls = answered(address, ask, limit_s=2.0)
+            assert isinstance(pulls, list)
+            told_of = [int.from_bytes(one.records[20:28]) for one in pulls if one.records]
             assert told_of == [*range(9)]
         else:
-            assert "no messages at 3, though" in told(address, ask, limit_s=2.0)
+            assert "no messages at 3, though" in error_text(address, ask, limit_s=2.0)
 
     with_members([keeping(end) for end in ends], use)
 
@@ -401,11 +403,11 @@ def test_a_member_that_hangs_is_not_told_as_a_connection_that_closed(
 @pytest.mark.slow
 @pytest.mark.parametrize("ask", [pull, bounds])
 def test_all_members_are_named(ask: Ask, port: Port) -> None:
-    """Of three the error told two."""
+    """Of three the error named two."""
     silent = [port(True), port(True), port(False)]
     text = told_of_members(silent, ask, limit_s=2.0)
-    for one in silent:
-        assert text.count(f"{one} ") + text.count(f"{one}:") + text.endswith(one) == 1
+    for address in silent:
+        assert text.count(f"{address} ") + text.count(f"{address}:") + text.endswith(address) == 1
 
 
 def test_a_member_that_is_slow_is_read_where_there_is_time(
@@ -424,7 +426,7 @@ def test_a_member_that_is_slow_is_read_where_there_is_time(
     search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     codes = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, search
     slow = Handlers(spawned=dict.fromkeys(codes, offset))
-    found = with_members([slow], lambda address: answered(address, bounds, limit_s=4.0))
-    assert found == QueueBounds(7, 7, 7, 1)
+    bounds_read = with_members([slow], lambda address: answered(address, bounds, limit_s=4.0))
+    assert bounds_read == QueueBounds(7, 7, 7, 1)
     ask = partial(answered, ask=lambda log: log.offset_at(QUEUE, 1), limit_s=60.0)
     assert (with_members([slow], ask), asked.count(search)) == (7, 1)

@@ -24,7 +24,7 @@ FAR = 10**10
 
 
 class Broker:
-    """One queue of messages, a second apart, that begins at `first`."""
+    """A broker with one queue of messages, a second apart, that begins at `first`."""
 
     def __init__(self, times: Sequence[int], first: int = 0, answer: int | None = None) -> None:
         self.times, self.first, self.answer = times, first, answer
@@ -93,17 +93,17 @@ def test_where_nothing_is_given_nothing_ends(caplog: pytest.LogCaptureFixture) -
     assert "gives nothing from 200 on" in caplog.text
 
 
-def timed(broker: Broker, **given: int) -> tuple[int, int]:
-    """What a batch reads of the queue."""
-    texts = {name: str(value) for name, value in given.items()}
+def timed(broker: Broker, **more: int) -> tuple[int, int]:
+    """Return the range that a batch reads of the queue."""
+    texts = {name: str(value) for name, value in more.items()}
     plan = WirePlan.of(Options.parse({"endpoints": "h:1", **texts}))
     log: Any = broker
-    found = trio.run(plan._timed, log, QueueRange(QUEUE, broker.first, broker.end))
-    return found.start, found.end
+    timed_range = trio.run(plan._timed, log, QueueRange(QUEUE, broker.first, broker.end))
+    return timed_range.start, timed_range.end
 
 
 def since(broker: Broker, time_ms: int) -> int:
-    """Where a stream begins."""
+    """Return the start of a stream."""
     cluster = Cluster(Options.parse({"endpoints": "h:1", "topics": "T"}))
     log: Any = broker
     bounds = QueueBounds(broker.first, broker.end, broker.end)
@@ -117,26 +117,28 @@ def test_one_damaged_time_leaves_nothing_out(stored: int) -> None:
         broker = Broker(damaged(TIMES[:100], number, stored), 5)
         times = dict(enumerate(broker.times, 5))
         for first_ms in (STORE_MS - HOUR, STORE_MS, STORE_MS + 50_000):
-            given = [at for at, ms in times.items() if ms >= first_ms and at != 5 + number]
-            assert timed(broker, startTimestamp=first_ms)[0] <= given[0]
-            assert since(broker, first_ms) <= given[0]
+            offsets = [at for at, ms in times.items() if ms >= first_ms and at != 5 + number]
+            assert timed(broker, startTimestamp=first_ms)[0] <= offsets[0]
+            assert since(broker, first_ms) <= offsets[0]
         for end_ms in (STORE_MS + HOUR, STORE_MS + 50_000):
-            given = [at for at, ms in times.items() if ms < end_ms and at != 5 + number]
-            assert timed(broker, endTimestamp=end_ms)[1] > given[-1]
+            offsets = [at for at, ms in times.items() if ms < end_ms and at != 5 + number]
+            assert timed(broker, endTimestamp=end_ms)[1] > offsets[-1]
 
 
 @pytest.mark.parametrize("stored", [0, STORE_MS + FAR])
 def test_around_one_damaged_time_little_else_is_read(stored: int) -> None:
     for number in range(0, 400, 7):
         broker = Broker(damaged(SPREAD, number, stored))
-        for wanted in (0, 1, 57, 200, 201, 398, 399):
-            if wanted == number:
+        for number_wanted in (0, 1, 57, 200, 201, 398, 399):
+            if number_wanted == number:
                 continue
-            wanted_ms = SPREAD[wanted]
+            wanted_ms = SPREAD[number_wanted]
             start, end = timed(broker, startTimestamp=wanted_ms, endTimestamp=wanted_ms + 1)
-            assert start <= wanted < end
+            assert start <= number_wanted < end
             begin = since(broker, wanted_ms)
-            assert begin == wanted or (begin == number and wanted - BESIDE <= number < wanted)
+            assert begin == number_wanted or (
+                begin == number and number_wanted - BESIDE <= number < number_wanted
+            )
 
 
 def test_a_search_that_is_contradicted_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -163,13 +165,13 @@ def test_what_a_broker_answers_is_held_against_the_queue(answer: int) -> None:
 def test_what_cannot_be_looked_at_leaves_nothing_out() -> None:
     broker = Broker(SPREAD, 0)
     broker.refused = {97, 203}
-    given = {"startTimestamp": SPREAD[100], "endTimestamp": SPREAD[200]}
-    assert timed(broker, **given) == (0, 400)
+    options = {"startTimestamp": SPREAD[100], "endTimestamp": SPREAD[200]}
+    assert timed(broker, **options) == (0, 400)
     assert since(broker, SPREAD[100]) == 0
 
 
 def test_what_a_master_has_deleted_before_its_slave_is_asked_for() -> None:
-    """Its search can only find what it has."""
+    """Its search finds only what it has."""
     broker = Broker(SPREAD)
     broker.has_from = 200
     assert timed(broker, startTimestamp=SPREAD[100]) == (0, 400)
@@ -182,23 +184,23 @@ def test_what_a_master_has_deleted_before_its_slave_is_asked_for() -> None:
 def test_records_of_several_messages(stored: int) -> None:
     times = [ms for ms in SPREAD[:40] for _ in range(10)]
     for number in range(40):
-        given = [*times[: number * 10], *[stored] * 10, *times[number * 10 + 10 :]]
-        broker = Broker(given, 5)
+        stored_times = [*times[: number * 10], *[stored] * 10, *times[number * 10 + 10 :]]
+        broker = Broker(stored_times, 5)
         broker.step = 10
-        for wanted in (7, 20, 33):
+        for number_wanted in (7, 20, 33):
             start, end = timed(
-                broker, startTimestamp=SPREAD[wanted], endTimestamp=SPREAD[wanted] + 1
+                broker, startTimestamp=SPREAD[number_wanted], endTimestamp=SPREAD[number_wanted] + 1
             )
-            begin = since(broker, SPREAD[wanted])
-            if wanted != number:
-                assert start - 5 <= wanted * 10 <= wanted * 10 + 9 < end - 5
-                assert begin - 5 <= wanted * 10
+            begin = since(broker, SPREAD[number_wanted])
+            if number_wanted != number:
+                assert start - 5 <= number_wanted * 10 <= number_wanted * 10 + 9 < end - 5
+                assert begin - 5 <= number_wanted * 10
 
 
 def test_queues_that_hold_records_of_other_topics_are_as_the_broker_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where their records are in the queue they do not say."""
+    """Their records do not contain the position in the queue."""
     shared = MessageQueue(topic="%LMQ%T", broker_name="a", queue_id=0)
     monkeypatch.setitem(globals(), "QUEUE", shared)
     broker = Broker(SPREAD)
@@ -209,7 +211,7 @@ def test_queues_that_hold_records_of_other_topics_are_as_the_broker_says(
 
 def test_a_queue_that_is_made_again_goes_on_where_it_should() -> None:
     log: Any = Broker(damaged(SPREAD, 200, 0))
-    seen = QueueSnapshot({NAME: QUEUE}, {NAME: QueueBounds(0, 400, 400)})
+    snapshot = QueueSnapshot({NAME: QUEUE}, {NAME: QueueBounds(0, 400, 400)})
     stream = QueueLog(Options.parse({"endpoints": "h:1", "topics": "T"}))
     mark = Mark(405, 7, SPREAD[100])
-    assert trio.run(stream._restart_offset, log, seen, NAME, mark) == 101
+    assert trio.run(stream._restart_offset, log, snapshot, NAME, mark) == 101
