@@ -34,33 +34,33 @@ def member(world: World, path: str, **options: Any) -> Consumer:
 
 
 async def read(reader: Consumer, count: int) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     with trio.fail_after(60):
-        while len(found) < count:
-            found += [int(message.body) for message in await reader.poll()]
-    return sorted(found)
+        while len(numbers) < count:
+            numbers += [int(message.body) for message in await reader.poll()]
+    return sorted(numbers)
 
 
 def test_each_member_reads_all_and_goes_on_where_its_file_says() -> None:
     async def main(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=4)
-            async with member(world, "places/one.json") as one:
-                await one.subscribe("T", start="last")
+            async with member(world, "places/one.json") as first:
+                await first.subscribe("T", start="last")
                 await send(world, *range(10))
                 async with member(world, "places/two.json", auto_commit_s=60) as two:
                     await two.subscribe("T", start="first")
-                    assert len(one.positions()) == len(two.positions()) == 8
-                    assert await read(one, 10) == await read(two, 10) == list(range(10))
-                    await one.commit()
+                    assert len(first.positions()) == len(two.positions()) == 8
+                    assert await read(first, 10) == await read(two, 10) == list(range(10))
+                    await first.commit()
                     two.finish(*await two.poll(timeout_s=0))  # all of it: the end commits
                     await send(world, *range(10, 20))
-                    assert await read(one, 10) == list(range(10, 20))
-                for queue in one.positions():  # brokers know nothing of it
+                    assert await read(first, 10) == list(range(10, 20))
+                for queue in first.positions():  # brokers know nothing of it
                     assert await admin.offsets.committed("g", queue) is None
-            async with member(world, "places/one.json") as one:
-                await one.subscribe("T", start="last")
-                assert await read(one, 10) == list(range(10, 20))
+            async with member(world, "places/one.json") as first:
+                await first.subscribe("T", start="last")
+                assert await read(first, 10) == list(range(10, 20))
             async with member(world, "places/two.json") as two:
                 await two.subscribe("T", start="last")
                 assert await read(two, 10) == list(range(10, 20))
@@ -82,17 +82,17 @@ def test_many_queues_cost_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(LocalPositions, "_write", counting)
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=64)
-        async with member(world, "/place.json", auto_commit_s=60) as one:
-            await one.subscribe("T", start="last")
+        async with member(world, "/place.json", auto_commit_s=60) as reader:
+            await reader.subscribe("T", start="last")
             assert writes < 8
             await send(world, *range(64))
-            assert await read(one, 64) == list(range(64))
+            assert await read(reader, 64) == list(range(64))
             writes = 0
-            one.finish(*await one.poll(timeout_s=0))
+            reader.finish(*await reader.poll(timeout_s=0))
         assert writes == 1
-        async with member(world, "/place.json") as one:
-            await one.subscribe("T", start="first")
-            assert set(one.positions().values()) == {1}
+        async with member(world, "/place.json") as reader:
+            await reader.subscribe("T", start="first")
+            assert set(reader.positions().values()) == {1}
 
     run_cluster(main)
 
@@ -102,16 +102,16 @@ def test_a_file_that_cannot_be_written_is_told_and_written_later() -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=8)
         await send(world, *range(8))
-        async with member(world, "/places/one.json") as one:
-            await one.subscribe("T", start="first")
-            assert await read(one, 8) == list(range(8))
+        async with member(world, "/places/one.json") as first:
+            await first.subscribe("T", start="first")
+            assert await read(first, 8) == list(range(8))
             world.disk.makedirs("/places/one.json.tmp")
             with pytest.raises(ClientError, match="positions cannot be written to /places"):
-                await one.commit()
+                await first.commit()
             world.disk.rename("/places/one.json.tmp", "/places/away")
-            await one.commit()
-            for queue in one.positions():
-                assert await one.committed(queue) == 1
+            await first.commit()
+            for queue in first.positions():
+                assert await first.committed(queue) == 1
 
     run_cluster(main)
 
@@ -120,10 +120,10 @@ def test_a_file_is_one_consumers_and_damage_is_told() -> None:
     async def main(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=1)
-        async with member(world, "/place.json") as one:
+        async with member(world, "/place.json") as reader:
             with pytest.raises(ClientError, match="another consumer's"):
                 await member(world, "/place.json").__aenter__()
-            await one.subscribe("T", start="last")
+            await reader.subscribe("T", start="last")
         for damage in (b"", b"{", b'{"offsetTable":[]}', b'{"offsetTable":{{"topic":1}:2}}'):
             file = world.disk.open("/place.json")
             file.truncate(0)
@@ -134,8 +134,8 @@ def test_a_file_is_one_consumers_and_damage_is_told() -> None:
             ):
                 await member(world, "/place.json").__aenter__()
         world.disk.unlink("/place.json")
-        async with member(world, "/place.json") as one:
-            await one.subscribe("T", start="last")
+        async with member(world, "/place.json") as reader:
+            await reader.subscribe("T", start="last")
         with pytest.raises(BadMessage):
             member(world, "/place.json", ordered=True)
 
@@ -154,18 +154,18 @@ def test_a_consumer_that_is_closed_says_so_and_leaves_its_file_alone() -> None:
             except ClientError as exc:
                 ended.append(str(exc))
 
-        async with trio.open_nursery() as nursery, member(world, "/place.json") as one:
-            await one.subscribe("T", start="first")
-            (queue,) = one.positions()
-            nursery.start_soon(wait, one)
+        async with trio.open_nursery() as nursery, member(world, "/place.json") as reader:
+            await reader.subscribe("T", start="first")
+            (queue,) = reader.positions()
+            nursery.start_soon(wait, reader)
             await trio.sleep(1)
         assert ended == ["the client is closed"]
         with pytest.raises(ClientError, match="is closed"):
-            await one.poll(timeout_s=0)
+            await reader.poll(timeout_s=0)
         async with member(world, "/place.json") as two:
             await two.subscribe("T", start="first")
             with pytest.raises(ClientError, match="may be another's now"):
-                await one.commit({queue: 5})
+                await reader.commit({queue: 5})
             assert await two.committed(queue) is None
 
     run_cluster(main)

@@ -35,11 +35,11 @@ def admin(world: World) -> Admin:
 
 
 async def poll_all(reader: Consumer, count: int) -> list[bytes]:
-    found: list[bytes] = []
+    bodies: list[bytes] = []
     with trio.fail_after(60):
-        while len(found) < count:
-            found += [message.body for message in await reader.poll()]
-    return found
+        while len(bodies) < count:
+            bodies += [message.body for message in await reader.poll()]
+    return bodies
 
 
 def test_what_is_sent_is_read_and_committed() -> None:
@@ -78,11 +78,11 @@ def test_a_new_topic_is_made_by_the_first_message() -> None:
             assert len(second.offset_ids) == 2
             await sender.send_oneway(Message("New", b"4", tag="A"), queue=first.queue)
             await trio.sleep(1)
-            found = await reader.pull(first.queue, 0)
-            assert [message.body for message in found.messages] == [b"1", b"2", b"3", b"4"]
+            pulled_page = await reader.pull(first.queue, 0)
+            assert [message.body for message in pulled_page.messages] == [b"1", b"2", b"3", b"4"]
             tagged = await reader.pull(first.queue, 0, tags="A")
             assert [message.body for message in tagged.messages] == [b"1", b"4"]
-            ids = [message.message_id for message in found.messages]
+            ids = [message.message_id for message in pulled_page.messages]
             # Only the first was named before there was a connection whose own end is known.
             own = sender._session.connections.local_host
             assert own not in (None, "127.0.0.1")
@@ -111,10 +111,10 @@ def test_a_master_killed_while_sending_loses_nothing_that_was_sent(seed: int) ->
     async def read(world: World) -> list[bytes]:
         async with consumer(world) as reader:
             await reader.subscribe("T", start="first")
-            found: list[bytes] = []
+            bodies: list[bytes] = []
             while messages := await reader.poll(timeout_s=10):
-                found += [message.body for message in messages]
-            return found
+                bodies += [message.body for message in messages]
+            return bodies
 
     with SimCluster(seed) as cluster:
         cluster.start("a-0", "a-1", sync=True)
@@ -151,12 +151,12 @@ def test_a_slave_serves_reads_while_its_master_is_away() -> None:
             assert isinstance(refused, Refused)
             assert "no master" in refused.reason
             ids = []
-            found = []
+            bodies = []
             for queue in await reader.queues("T"):
                 pulled = await reader.pull(queue, 0)
                 ids.append(pulled.broker_id)
-                found += [message.body for message in pulled.messages]
-            assert sorted(found) == [b"%d" % number for number in range(8)]
+                bodies += [message.body for message in pulled.messages]
+            assert sorted(bodies) == [b"%d" % number for number in range(8)]
             return ids
 
     with SimCluster() as cluster:
@@ -293,7 +293,7 @@ def test_an_unreachable_nameserver_leaves_time_for_the_others() -> None:
 
 
 def test_no_send_waits_for_a_nameserver_while_brokers_are_where_they_were() -> None:
-    """All nameservers are silent, which a connection that is used does not notice for seconds."""
+    """All nameservers are silent, which a connection in use does not notice for seconds."""
 
     async def main(world: World) -> list[type[Outcome]]:
         kinds = []
@@ -411,8 +411,8 @@ def test_topics_are_made_changed_and_deleted() -> None:
 
 
 def test_positions_in_a_deleted_topic_do_not_come_back_with_a_kill() -> None:
-    """Else the group would pass over what is sent once the topic is made again."""
-    told: list[int | None] = []
+    """Otherwise the group would skip messages sent after the topic is recreated."""
+    positions: list[int | None] = []
 
     async def delete(world: World) -> None:
         async with admin(world) as upkeep, producer(world) as sender:
@@ -429,7 +429,7 @@ def test_positions_in_a_deleted_topic_do_not_come_back_with_a_kill() -> None:
             await upkeep.create_topic("T", queues=1)
             assert isinstance(await sender.send(Message("T", b"new")), Sent)
             (queue,) = await sender.queues("T")
-            told.append(await upkeep.offsets.committed("G", queue))
+            positions.append(await upkeep.offsets.committed("G", queue))
 
     with SimCluster() as cluster:
         cluster.start("a-0")
@@ -439,7 +439,7 @@ def test_positions_in_a_deleted_topic_do_not_come_back_with_a_kill() -> None:
         cluster.start("a-0")
         cluster.simulation.run(1)
         cluster.run(make_again)
-    assert told == [None]
+    assert positions == [None]
 
 
 def test_write_permission_is_wiped_and_given_back() -> None:

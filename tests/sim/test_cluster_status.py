@@ -1,4 +1,4 @@
-"""What a node's store has to tell is seen in `rocketbed cluster status`."""
+"""Remarks of a node's store appear in `rocketbed cluster status`."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ ENTRY = {
     "policy": "fsync",
     "unclean": [],
 }
-"""Of a group in its controller's answer, as far as it is shown."""
+"""The shown part of a group in its controller's answer."""
 UNITS = f"{ROOT}/consumequeue/T/0/{0:020d}"
 
 
@@ -35,9 +35,9 @@ async def info(store: MessageStore) -> dict[str, str]:
     return store.runtime_info()
 
 
-def member(found: dict[str, str] | None, name: str = "master") -> MemberStatus:
+def member(info: dict[str, str] | None, name: str = "master") -> MemberStatus:
     node = ClusterMember(name=name, port=10911, broker_id=0)
-    return MemberStatus(member=node, pid=1, info=found, is_routed=True, broker_id=node.broker_id)
+    return MemberStatus(member=node, pid=1, info=info, is_routed=True, broker_id=node.broker_id)
 
 
 @pytest.fixture(scope="module")
@@ -52,23 +52,23 @@ def damaged() -> dict[str, str]:
             flip_bit(disk, path, (at + FIELDS[field]) * 8)
         flip_bit(disk, UNITS, (5 * UNIT.size + 7) * 8)
 
-    found: dict[str, str] = session(info, config=CONFIG, image=edited(image, hurt)).value
-    return found
+    info_read: dict[str, str] = session(info, config=CONFIG, image=edited(image, hurt)).value
+    return info_read
 
 
 def test_a_store_with_nothing_to_tell_tells_nothing() -> None:
     image = session(fill_and_close, config=CONFIG).image
-    found = session(info, config=CONFIG, image=image).value
-    assert member(found).remarks == []
+    info_read = session(info, config=CONFIG, image=image).value
+    assert member(info_read).remarks == []
     assert member(None).remarks == []
 
 
 def test_what_the_scrub_found_and_mended(damaged: dict[str, str]) -> None:
-    told = member(damaged).remarks
-    assert len(told) == 2
-    assert told[0].startswith("damage in the log, bytes ")
-    assert told[0].count("-") == 2
-    assert told[1] == "1 queue units were not what the log says; they are mended"
+    remarks = member(damaged).remarks
+    assert len(remarks) == 2
+    assert remarks[0].startswith("damage in the log, bytes ")
+    assert remarks[0].count("-") == 2
+    assert remarks[1] == "1 queue units were not what the log says; they are mended"
 
 
 def test_a_cut_that_an_operator_ordered() -> None:
@@ -78,8 +78,8 @@ def test_a_cut_that_an_operator_ordered() -> None:
     offset = int(path.rpartition("/")[2]) + at
     ordered = settings(sync_flush=True, scrub_rate=1 << 30, accept_cut_at=offset)
     cut = session(info, config=ordered, image=hurt)
-    for found in (cut.value, session(info, config=CONFIG, image=cut.image).value):
-        assert member(found).remarks == [
+    for info_read in (cut.value, session(info, config=CONFIG, image=cut.image).value):
+        assert member(info_read).remarks == [
             f"cut at {offset} by an operator's order: it was on disk up to {offset + size}, at most"
             " 1 acknowledged messages were given up",
             f"{size} bytes that were cut off the log, or replaced, are kept in rocketbed.cut in its"
@@ -88,8 +88,8 @@ def test_a_cut_that_an_operator_ordered() -> None:
 
 
 def test_trouble_comes_first() -> None:
-    told = member({"trouble": "the disk is full", "unqueuedRecords": "2"}).remarks
-    assert told == ["trouble: the disk is full", "2 good records stand in no queue"]
+    remarks = member({"trouble": "the disk is full", "unqueuedRecords": "2"}).remarks
+    assert remarks == ["trouble: the disk is full", "2 good records are in no queue"]
 
 
 def test_why_clients_cannot_use_it_is_told_once() -> None:
@@ -120,10 +120,10 @@ def test_a_group_whose_state_is_unknown_says_why(
         "the group's state is unknown: 127.0.0.1:9876 did not answer: refused"
     ]
     assert main([*arguments, "--json"]) == 1
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["group"] is None
-    assert shown["groupError"] == "127.0.0.1:9876 did not answer: refused"
-    assert [row["state"] for row in shown["members"]] == ["serving"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["group"] is None
+    assert output["groupError"] == "127.0.0.1:9876 did not answer: refused"
+    assert [row["state"] for row in output["members"]] == ["serving"]
 
 
 def test_each_of_several_groups_has_its_own_lines(
@@ -159,11 +159,11 @@ def test_each_of_several_groups_has_its_own_lines(
         "broker-b: the group's state is unknown: it is damaged",
     ]
     assert main([*arguments, "--json"]) == 1
-    shown = json.loads(capsys.readouterr().out)
-    assert [row["brokerName"] for row in shown["members"]] == [None, "broker-a", "broker-b"]
-    assert shown["groups"]["broker-a"]["epoch"] == 3
-    assert shown["groups"]["broker-b"] is None
-    assert shown["groupErrors"] == {"broker-b": "it is damaged"}
+    output = json.loads(capsys.readouterr().out)
+    assert [row["brokerName"] for row in output["members"]] == [None, "broker-a", "broker-b"]
+    assert output["groups"]["broker-a"]["epoch"] == 3
+    assert output["groups"]["broker-b"] is None
+    assert output["groupErrors"] == {"broker-b": "it is damaged"}
 
 
 def test_the_command_shows_it(

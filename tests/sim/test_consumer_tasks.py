@@ -50,8 +50,9 @@ async def committed(world: World) -> int:
 
 
 def test_tasks_that_wait_pass_nothing_over() -> None:
-    """One that waited was given what the queue said behind a batch, before the rest of the batch,
-    and all of it counted as dealt with."""
+    """A waiting task received what the queue returned after a batch before the rest of the batch,
+    and the whole batch counted as processed.
+    """
 
     async def main(world: World) -> None:
         await send(world, 10)
@@ -80,7 +81,7 @@ def test_tasks_that_wait_pass_nothing_over() -> None:
 
 
 def test_all_workers_of_a_listener_work() -> None:
-    """Each left what it did not take to nobody in particular, and the others slept on."""
+    """Each worker returned what it did not take without waking another, and the others slept on."""
 
     async def main(world: World) -> None:
         await send(world, 20)
@@ -168,21 +169,21 @@ def test_what_is_given_back_waits_while_its_queue_is_paused() -> None:
         async with consumer(world) as reader:
             await reader.subscribe("T", start="first")
             (queue,) = reader.positions()
-            given = await reader.poll()
-            reader.give_back(given)
+            polled = await reader.poll()
+            reader.give_back(polled)
             reader.pause(queue)
             assert await reader.poll(timeout_s=5) == []
-            again: list[list[Received]] = []
+            batches: list[list[Received]] = []
 
             async def poll() -> None:
-                again.append(await reader.poll(timeout_s=5))
+                batches.append(await reader.poll(timeout_s=5))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(poll)
                 await trio.sleep(0.1)
-                assert not again
+                assert not batches
                 reader.resume(queue)
-            assert again == [given]
+            assert batches == [polled]
             await reader.commit()
 
     run_cluster(main)
@@ -204,7 +205,7 @@ def test_tasks_of_a_function_hold_their_own_messages() -> None:
                     nursery.start_soon(take)
                     await trio.sleep(1)
                     await reader.commit()
-                    found.append(await reader.committed(queue))
+                    positions.append(await reader.committed(queue))
                     nursery.cancel_scope.cancel()
                 reader.stop_listening()
 
@@ -216,9 +217,9 @@ def test_tasks_of_a_function_hold_their_own_messages() -> None:
                 await anext(reader)
                 await anext(reader)
 
-            found: list[int | None] = []
+            positions: list[int | None] = []
             await reader.listen(handler, workers=1, timeout_s=50)
-            assert found == [1]
+            assert positions == [1]
 
     run_cluster(main)
 
@@ -231,13 +232,13 @@ def test_many_tasks_that_live_are_remembered() -> None:
         async with consumer(world) as reader:
             await reader.subscribe("T", start="first")
 
-            async def one() -> None:
+            async def iterate() -> None:
                 async for _ in reader:
                     pass
 
             async with trio.open_nursery() as nursery:
                 for _ in range(300):
-                    nursery.start_soon(one)
+                    nursery.start_soon(iterate)
                 await trio.sleep(10)
                 nursery.cancel_scope.cancel()
             await reader.commit()
@@ -302,16 +303,16 @@ def test_a_message_that_somebody_else_finished_lets_an_ordered_queue_go_on() -> 
             await reader.subscribe("T", start="first")
 
             for number in range(3):
-                given: list[Received] = []
+                taken_messages: list[Received] = []
 
-                async def take(given: list[Received] = given) -> None:
+                async def take(given: list[Received] = taken_messages) -> None:
                     given.extend(await reader.poll(timeout_s=60))
 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(take)
-                assert [message.body for message in given] == [b"%d" % number]
+                assert [message.body for message in taken_messages] == [b"%d" % number]
                 assert await reader.poll(timeout_s=1) == []  # it is in somebody's hand
-                reader.finish(*given)
+                reader.finish(*taken_messages)
             await reader.commit()
         assert await committed(world) == 3
 
@@ -319,18 +320,18 @@ def test_a_message_that_somebody_else_finished_lets_an_ordered_queue_go_on() -> 
 
 
 def test_calls_that_one_task_makes_at_once_each_have_their_messages() -> None:
-    """As asyncio's `gather(consumer.poll(), consumer.poll())` makes them."""
+    """asyncio's `gather(consumer.poll(), consumer.poll())` makes two at once."""
 
     async def main(world: World) -> None:
         await send(world, 1)
         async with consumer(world) as reader:
             await reader.subscribe("T", start="first")
-            given: list[list[Received]] = []
-            who = object()
+            batches: list[list[Received]] = []
+            poller = object()
 
             async def poll() -> None:
-                POLLER.set(who)
-                given.append(await reader.poll(timeout_s=60))
+                POLLER.set(poller)
+                batches.append(await reader.poll(timeout_s=60))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(poll)
@@ -338,12 +339,12 @@ def test_calls_that_one_task_makes_at_once_each_have_their_messages() -> None:
                 await trio.testing.wait_all_tasks_blocked()
                 async with Producer(world, nameservers=NAMESERVERS) as sender:
                     await sender.send(Message("T", b"1"))
-            assert sorted(message.body for some in given for message in some) == [b"0", b"1"]
-            POLLER.set(who)
-            reader.give_back(given[0])
+            assert sorted(message.body for some in batches for message in some) == [b"0", b"1"]
+            POLLER.set(poller)
+            reader.give_back(batches[0])
             await reader.commit()  # the other call's is dealt with
             POLLER.set(None)
-            assert await reader.poll(timeout_s=60) == given[0]
+            assert await reader.poll(timeout_s=60) == batches[0]
             await reader.commit()
         assert await committed(world) == 2
 
@@ -351,7 +352,9 @@ def test_calls_that_one_task_makes_at_once_each_have_their_messages() -> None:
 
 
 def test_a_move_while_an_answer_arrives_makes_it_worthless() -> None:
-    """What is there already cannot be cancelled; it was taken for the new place's (seed 859221)."""
+    """An answer that has arrived cannot be cancelled; it was taken for the new place's (seed
+    859221).
+    """
 
     async def main(world: World) -> None:
         await send(world, 5)
@@ -359,10 +362,10 @@ def test_a_move_while_an_answer_arrives_makes_it_worthless() -> None:
             pull, moves = reader._puller.pull, [3]
 
             async def pull_and_move(queue: MessageQueue, *args: Any, **options: Any) -> Any:
-                found = await pull(queue, *args, **options)
+                pulled = await pull(queue, *args, **options)
                 if moves:
                     reader.seek(queue, moves.pop())
-                return found
+                return pulled
 
             reader._puller.pull = pull_and_move  # type: ignore[method-assign]
             await reader.subscribe("T", start="first")

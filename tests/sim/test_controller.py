@@ -46,10 +46,10 @@ class Cluster:
         self.lives: dict[str, int] = {}
         self.names = [f"r{number}" for number in range(replicas)]
         self.controllers = [f"c{number + 1}" for number in range(controllers)]
-        self.left: set[int] = set()
-        """Replicas that nobody is to ask back."""
+        self.departed: set[int] = set()
+        """Replicas that must not be asked back."""
         self.acting: list[tuple[int, str, int]] = []
-        """When which replica acted as the leader of which epoch."""
+        """Times at which each replica acted as the leader of an epoch."""
         for name in self.controllers:
             self.start_controller(name)
         for name in self.names:
@@ -122,7 +122,7 @@ class Cluster:
             entry = agent.entry
             assert entry is not None
             self.acting.append((self.simulation.timeline.now, name, entry.epoch))
-            absent = sorted(entry.replicas.keys() - entry.in_sync.keys() - self.left)
+            absent = sorted(entry.replicas.keys() - entry.in_sync.keys() - self.departed)
             if absent and len(self.acting) % 20 == 0:
                 life = entry.replicas[absent[0]].incarnation
                 members = {**entry.in_sync, absent[0]: life}
@@ -133,15 +133,15 @@ class Cluster:
 
     @property
     def history(self) -> list[GroupEntry]:
-        found = self.shelf.values.get("g", [])
-        return [loaded(one.value, name="g", version=one.version) for one in found]
+        versions = self.shelf.values.get("g", [])
+        return [loaded(one.value, name="g", version=one.version) for one in versions]
 
     @property
     def entry(self) -> GroupEntry:
         return self.history[-1]
 
     def leader(self) -> str:
-        """Who acted as the leader within the last 20 ms; empty for nobody."""
+        """Name of the replica that acted as the leader within the last 20 ms; empty for none."""
         now = self.simulation.timeline.now
         return next((name for at, name, _ in self.acting[-3:] if now - at < SECOND // 50), "")
 
@@ -179,97 +179,97 @@ def cluster(seed: int = 1, **shape: int) -> Iterator[Cluster]:
     with Simulation(seed=seed) as simulation:
         for name in ("c1", "c2", "r0", "r1", "r2", "copy"):
             simulation.host(name)
-        one = Cluster(simulation, **shape)
-        yield one
-        one.check()
+        replicas = Cluster(simulation, **shape)
+        yield replicas
+        replicas.check()
 
 
 def test_a_new_group_has_a_leader_at_once_and_all_its_replicas_soon() -> None:
-    with cluster() as one:
-        assert one.wait(lambda: bool(one.leader())) < 1.0
-        one.settle()
-        assert one.entry.epoch == 1
-        one.simulation.run(10)
-        assert one.entry.epoch == 1, "nobody takes it from a leader that is heard"
+    with cluster() as replicas:
+        assert replicas.wait(lambda: bool(replicas.leader())) < 1.0
+        replicas.settle()
+        assert replicas.entry.epoch == 1
+        replicas.simulation.run(10)
+        assert replicas.entry.epoch == 1, "a live leader keeps the lead"
 
 
 @pytest.mark.parametrize("fault", ["kill", "power_cut", "pause", "cut", "cut and reset"])
 def test_a_leader_that_is_gone_has_a_successor_within_a_lease(fault: str) -> None:
-    with cluster() as one:
-        leader = one.settle()
-        one.simulation.run(1)  # a controller that has just begun waits to hear all
+    with cluster() as replicas:
+        leader = replicas.settle()
+        replicas.simulation.run(1)  # a controller that has just begun waits to hear all
         if fault.startswith("cut"):
-            for name in (*one.controllers, *one.names):
+            for name in (*replicas.controllers, *replicas.names):
                 if name != leader:
-                    cut(one.simulation.network, leader, name)
+                    cut(replicas.simulation.network, leader, name)
                     if fault == "cut and reset":
-                        one.simulation.network.reset(leader, name)
+                        replicas.simulation.network.reset(leader, name)
         else:
-            getattr(one.simulation, fault)(leader)
-        took_s = one.wait(lambda: one.leader() not in ("", leader))
+            getattr(replicas.simulation, fault)(leader)
+        took_s = replicas.wait(lambda: replicas.leader() not in ("", leader))
         if fault == "kill":
-            assert took_s < 0.1, "its machine says that nobody listens"
+            assert took_s < 0.1, "its machine refuses the connection"
         else:
             assert LEASE_S - 2 * BEAT_S < took_s < LEADER_MAX_S
-        assert one.entry.epoch == 2
-        assert len(one.entry.in_sync) == 2
-        one.simulation.run(1)
+        assert replicas.entry.epoch == 2
+        assert len(replicas.entry.in_sync) == 2
+        replicas.simulation.run(1)
         if fault.startswith("cut"):
-            heal(one.simulation.network)
+            heal(replicas.simulation.network)
         elif fault == "pause":
-            one.simulation.resume(leader)
+            replicas.simulation.resume(leader)
         else:
-            one.start(leader)
-        one.settle()
-        assert one.entry.epoch == 2, "who comes back takes nothing from anybody"
+            replicas.start(leader)
+        replicas.settle()
+        assert replicas.entry.epoch == 2, "who comes back takes nothing from anybody"
 
 
 def test_a_leader_whose_connection_is_reset_is_asked_before_it_is_taken_for_dead() -> None:
-    with cluster() as one:
-        leader = one.settle()
+    with cluster() as replicas:
+        leader = replicas.settle()
         for _ in range(5):
-            one.simulation.run(1)
-            one.simulation.network.reset("c1", leader)
-        one.simulation.run(1)
-        assert (one.leader(), one.entry.epoch) == (leader, 1)
-        assert any(line.event == "replica.controller_lost" for line in one.simulation.log)
+            replicas.simulation.run(1)
+            replicas.simulation.network.reset("c1", leader)
+        replicas.simulation.run(1)
+        assert (replicas.leader(), replicas.entry.epoch) == (leader, 1)
+        assert any(line.event == "replica.controller_lost" for line in replicas.simulation.log)
 
 
 def test_the_longest_log_of_those_in_sync_is_preferred() -> None:
-    with cluster() as one:
-        leader = one.settle()
-        others = [name for name in one.names if name != leader]
-        one.ends = {leader: 900, others[0]: 400, others[1]: 800}
-        one.simulation.run(1)
-        one.simulation.kill(leader)
-        one.wait(lambda: one.leader() not in ("", leader))
-        assert one.leader() == others[1]
+    with cluster() as replicas:
+        leader = replicas.settle()
+        followers = [name for name in replicas.names if name != leader]
+        replicas.ends = {leader: 900, followers[0]: 400, followers[1]: 800}
+        replicas.simulation.run(1)
+        replicas.simulation.kill(leader)
+        replicas.wait(lambda: replicas.leader() not in ("", leader))
+        assert replicas.leader() == followers[1]
 
 
 def test_nobody_is_elected_who_may_have_lost_something_until_an_operator_says_so() -> None:
-    with cluster() as one:
-        leader = one.settle()
-        others = [name for name in one.names if name != leader]
-        for name in (*others, leader):
-            one.simulation.power_cut(name)
-            one.simulation.run(2)
-        for name in one.names:
-            one.start(name, lossless=False)
-        one.simulation.run(5)
-        assert one.leader() == ""
-        assert one.entry.last_known, "they may hope for the operator"
-        assert (one.entry.in_sync, one.entry.eligible) == ({}, {})
+    with cluster() as replicas:
+        leader = replicas.settle()
+        followers = [name for name in replicas.names if name != leader]
+        for name in (*followers, leader):
+            replicas.simulation.power_cut(name)
+            replicas.simulation.run(2)
+        for name in replicas.names:
+            replicas.start(name, lossless=False)
+        replicas.simulation.run(5)
+        assert replicas.leader() == ""
+        assert replicas.entry.last_known, "they may hope for the operator"
+        assert (replicas.entry.in_sync, replicas.entry.eligible) == ({}, {})
 
 
 def test_a_leader_hands_over_without_waiting_for_any_lease_and_who_stops_leaves() -> None:
-    with cluster() as one:
-        leader = one.settle()
-        to = next(name for name in one.names if name != leader)
-        agent = one.agents[leader]
-        process = one.simulation.process(leader)
+    with cluster() as replicas:
+        leader = replicas.settle()
+        to = next(name for name in replicas.names if name != leader)
+        agent = replicas.agents[leader]
+        process = replicas.simulation.process(leader)
 
         async def hand_over() -> None:
-            number = one.agents[to].me.number
+            number = replicas.agents[to].me.number
             entry = await agent.hand_over(epoch=1, to=number, op="by hand")
             assert entry == await agent.hand_over(epoch=1, to=number, op="by hand")
             with pytest.raises(Superseded):
@@ -288,96 +288,98 @@ def test_a_leader_hands_over_without_waiting_for_any_lease_and_who_stops_leaves(
             done.append(True)
 
         process.call(lambda: trio.lowlevel.spawn_system_task(run))
-        one.left.add(agent.me.number)
-        took_s = one.wait(lambda: one.leader() == to)
+        replicas.departed.add(agent.me.number)
+        took_s = replicas.wait(lambda: replicas.leader() == to)
         assert took_s < 0.1
-        one.wait(lambda: bool(done))
-        one.simulation.kill(leader)
-        one.simulation.run(1)
-        assert one.agents[leader].me.number not in one.entry.in_sync
-        assert one.entry.epoch == 2
+        replicas.wait(lambda: bool(done))
+        replicas.simulation.kill(leader)
+        replicas.simulation.run(1)
+        assert replicas.agents[leader].me.number not in replicas.entry.in_sync
+        assert replicas.entry.epoch == 2
 
 
 def test_a_copy_of_a_directory_and_an_old_life_are_expelled_with_the_reason() -> None:
-    with cluster() as one:
-        leader = one.settle()
-        other = next(name for name in one.names if name != leader)
-        one.simulation.tolerate_crashes = True
-        one.simulation.kill(other)
-        one.start(other, uuid="another directory")
-        one.wait(lambda: "may hold what no other has" in one.agents[other].trouble)
-        one.simulation.kill(other)
-        one.start(other)
-        number = int(other[1:])
-        one.wait(lambda: one.entry.replicas[number].incarnation == one.lives[other])
-        running = one.simulation.process(other)
-        one.lives["copy"] = one.lives[other]
-        one.simulation.run(0.5)
-        one.start("copy", number=number)
-        copy = one.simulation.process("copy")
-        one.wait(lambda: copy.done)
+    with cluster() as replicas:
+        leader = replicas.settle()
+        follower = next(name for name in replicas.names if name != leader)
+        replicas.simulation.tolerate_crashes = True
+        replicas.simulation.kill(follower)
+        replicas.start(follower, uuid="another directory")
+        replicas.wait(lambda: "may hold what no other has" in replicas.agents[follower].trouble)
+        replicas.simulation.kill(follower)
+        replicas.start(follower)
+        number = int(follower[1:])
+        replicas.wait(
+            lambda: replicas.entry.replicas[number].incarnation == replicas.lives[follower]
+        )
+        running = replicas.simulation.process(follower)
+        replicas.lives["copy"] = replicas.lives[follower]
+        replicas.simulation.run(0.5)
+        replicas.start("copy", number=number)
+        copy = replicas.simulation.process("copy")
+        replicas.wait(lambda: copy.done)
         assert "runs already, at" in copy.end_reason
         assert not running.done
-        cut(one.simulation.network, other, "c1")
-        one.simulation.run(2 * LEASE_S)
-        one.start("copy", number=number)
-        one.simulation.run(0.5)
-        heal(one.simulation.network)
-        one.wait(lambda: running.done)
+        cut(replicas.simulation.network, follower, "c1")
+        replicas.simulation.run(2 * LEASE_S)
+        replicas.start("copy", number=number)
+        replicas.simulation.run(0.5)
+        heal(replicas.simulation.network)
+        replicas.wait(lambda: running.done)
         assert "ReplicaExpelled" in running.end_reason
         assert "is known already" in running.end_reason
-        one.simulation.kill("copy")
-        one.lives[other] = 0
-        one.start(other)
-        process = one.simulation.process(other)
-        one.wait(lambda: process.done)
+        replicas.simulation.kill("copy")
+        replicas.lives[follower] = 0
+        replicas.start(follower)
+        process = replicas.simulation.process(follower)
+        replicas.wait(lambda: process.done)
         assert "ReplicaExpelled" in process.end_reason
         assert "is known already" in process.end_reason
 
 
 def test_the_second_controller_takes_over_and_takes_the_lead_from_nobody() -> None:
-    with cluster(controllers=2) as one:
-        leader = one.settle()
-        active = one.shelf.holder.split()[0]
-        one.simulation.kill(active)
-        one.simulation.run(6)
-        assert one.leader() == leader
-        assert one.entry.epoch == 1
-        assert one.shelf.holder.split()[0] != active
-        one.start_controller(active)
-        one.simulation.kill(leader)
-        one.wait(lambda: one.leader() not in ("", leader))
-        one.start(leader)
-        one.settle()
+    with cluster(controllers=2) as replicas:
+        leader = replicas.settle()
+        active = replicas.shelf.holder.split()[0]
+        replicas.simulation.kill(active)
+        replicas.simulation.run(6)
+        assert replicas.leader() == leader
+        assert replicas.entry.epoch == 1
+        assert replicas.shelf.holder.split()[0] != active
+        replicas.start_controller(active)
+        replicas.simulation.kill(leader)
+        replicas.wait(lambda: replicas.leader() not in ("", leader))
+        replicas.start(leader)
+        replicas.settle()
 
 
 def test_a_controller_that_was_superseded_changes_nothing_and_says_so() -> None:
     """It is stopped for longer than its claim, and believes to be active when it continues."""
-    with cluster(controllers=2) as one:
-        leader = one.settle()
-        active = one.shelf.holder.split()[0]
-        one.simulation.pause(active)
-        one.simulation.run(4)
-        one.simulation.kill(leader)
-        one.wait(lambda: one.leader() not in ("", leader))
-        versions = one.entry.version
-        one.simulation.resume(active)
-        one.simulation.run(2)
-        assert any(line.event == "controller.superseded" for line in one.simulation.log)
-        assert one.entry.epoch == 2
-        assert one.entry.version >= versions
+    with cluster(controllers=2) as replicas:
+        leader = replicas.settle()
+        active = replicas.shelf.holder.split()[0]
+        replicas.simulation.pause(active)
+        replicas.simulation.run(4)
+        replicas.simulation.kill(leader)
+        replicas.wait(lambda: replicas.leader() not in ("", leader))
+        versions = replicas.entry.version
+        replicas.simulation.resume(active)
+        replicas.simulation.run(2)
+        assert any(line.event == "controller.superseded" for line in replicas.simulation.log)
+        assert replicas.entry.epoch == 2
+        assert replicas.entry.version >= versions
 
 
 def test_a_register_that_is_silent_for_a_while_delays_an_election_and_spoils_none() -> None:
-    with cluster() as one:
-        leader = one.settle()
-        one.shelf.silent = True
-        one.simulation.run(1)
-        one.simulation.kill(leader)
-        one.simulation.run(1.5)
-        assert one.leader() == ""
-        one.shelf.silent = False
-        one.wait(lambda: one.leader() not in ("", leader), 10)
+    with cluster() as replicas:
+        leader = replicas.settle()
+        replicas.shelf.silent = True
+        replicas.simulation.run(1)
+        replicas.simulation.kill(leader)
+        replicas.simulation.run(1.5)
+        assert replicas.leader() == ""
+        replicas.shelf.silent = False
+        replicas.wait(lambda: replicas.leader() not in ("", leader), 10)
 
 
 @pytest.mark.slow
@@ -386,18 +388,18 @@ def test_a_register_that_is_silent_for_a_while_delays_an_election_and_spoils_non
 )
 def test_no_two_ever_act_at_once_whatever_is_killed_paused_or_cut(seed: int) -> None:
     random = Random(seed)
-    with cluster(seed=seed, controllers=2, replicas=3) as one:
-        simulation = one.simulation
-        for name in (*one.names, *one.controllers):
+    with cluster(seed=seed, controllers=2, replicas=3) as replicas:
+        simulation = replicas.simulation
+        for name in (*replicas.names, *replicas.controllers):
             simulation.host(name).clock.rate = 1 + random.uniform(-0.001, 0.001)
-        one.settle()
+        replicas.settle()
         for _ in range(25):
-            name = random.choice((*one.names, *one.controllers))
+            name = random.choice((*replicas.names, *replicas.controllers))
             kind = random.choice(("kill", "power_cut", "pause", "cut"))
             if kind == "cut":
-                for other in random.sample((*one.names, *one.controllers), 3):
-                    if other != name:
-                        cut(simulation.network, name, other, both_ways=random.random() < 0.7)
+                for peer in random.sample((*replicas.names, *replicas.controllers), 3):
+                    if peer != name:
+                        cut(simulation.network, name, peer, both_ways=random.random() < 0.7)
             elif not simulation.process(name).done:
                 getattr(simulation, kind)(name)
             simulation.run(random.uniform(0, 3 * LEASE_S))
@@ -406,7 +408,7 @@ def test_no_two_ever_act_at_once_whatever_is_killed_paused_or_cut(seed: int) -> 
             if process.state == "paused":
                 simulation.resume(name)
             elif process.done:
-                one.start(name) if name in one.names else one.start_controller(name)
+                replicas.start(name) if name in replicas.names else replicas.start_controller(name)
             simulation.run(random.uniform(0, 10 * BEAT_S))
-        one.settle()
-        assert one.entry.epoch > 1
+        replicas.settle()
+        assert replicas.entry.epoch > 1

@@ -72,8 +72,8 @@ def crash_recoveries(kind: str, second: str, events: Sequence[int]) -> None:
     boots = 1 if kind == "kill" else 2
     for event in events:
         run, ledger = crashed_run("async", event, kind)
-        again = reboot(run.image, kind, settings)
-        for at in range(1, again.events + 1):
+        second_reboot = reboot(run.image, kind, settings)
+        for at in range(1, second_reboot.events + 1):
             interrupted = run_solo(
                 recover,
                 settings,

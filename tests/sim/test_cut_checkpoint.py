@@ -9,7 +9,7 @@ KEYS = 20
 
 
 async def fill(store: MessageStore, first: int) -> None:
-    """One index file full, at a later time."""
+    """Fill one index file, at a later time."""
     await trio.sleep(1)
     for number in range(first, first + KEYS):
         put(store, keys=(f"k{number}",))
@@ -20,13 +20,13 @@ def test_the_index_time_falls_with_the_files_that_were_cut_off() -> None:
     async def work(store: MessageStore) -> tuple[int, int, int]:
         witnesses = store._parts.witnesses
         await fill(store, 0)
-        kept = store.max_offset
+        cut_end = store.max_offset
         put(store, keys=("next",))
         await fill(store, KEYS)
         put(store, keys=("next",))
         await settle(store)
         before = witnesses.load_checkpoint().index_ms
-        await store.removal.cut(kept)
+        await store.removal.cut(cut_end)
         put(store)
         await settle(store)
         after = witnesses.load_checkpoint()

@@ -49,8 +49,8 @@ class Return(Group):
     def __init__(self, *, sync_flush: bool) -> None:
         super().__init__(1, sync_flush=sync_flush)
         self.promote("b2")
-        one, two, self.before = prepared(sync_flush)
-        self.simulation.host("b1").image = one
+        first_image, two, self.before = prepared(sync_flush)
+        self.simulation.host("b1").image = first_image
         self.simulation.host("b2").image = two
 
     def begin(self) -> None:
@@ -60,7 +60,7 @@ class Return(Group):
         self.start("b1")
 
     def is_following(self) -> bool:
-        """Whether b1 follows b2, and has its whole log."""
+        """True if b1 follows b2, and has its whole log."""
         if "b1" not in self.nodes:
             return False
         node = self.nodes["b1"]
@@ -80,9 +80,9 @@ def events_of_a_return(sync_flush: bool) -> tuple[int, int]:
 
 
 def first_kept(group: Return) -> int:
-    """From where b1 keeps all that it lost.
+    """Return the offset from which b1 keeps all that it lost.
 
-    What recovery kept of frames that a crash tore is there as well, and left out.
+    Parts that recovery kept of torn frames are there as well, and left out.
     """
     low = end = len(group.before)
     for name, data in sorted(group.kept_of("b1").items(), reverse=True):

@@ -10,7 +10,7 @@ from rocketbed.node.store.store import MessageStore
 from tests.support.sim.store_session import put, session, settings, settle
 
 PER_FILE = 10
-"""Units of a file of a queue, as `settings` has it."""
+"""Units in a queue file by `settings`."""
 CONFIG = settings(reserved_ms=1000)
 
 
@@ -21,7 +21,7 @@ async def expire_and_cut(store: MessageStore) -> int:
     await settle(store)
     await trio.sleep(5)
     put(store, "another", body=bytes(3000))
-    kept = store.max_offset
+    cut_end = store.max_offset
     first = put(store)[1]
     await settle(store)
     store.delete_expired()
@@ -30,7 +30,7 @@ async def expire_and_cut(store: MessageStore) -> int:
     queue = store._parts.queues.find("T", 0)
     assert queue is not None
     assert first == queue.first_unit == PER_FILE
-    await store.removal.cut(kept)
+    await store.removal.cut(cut_end)
     return first
 
 
@@ -56,8 +56,8 @@ def next_number(image: DiskImage) -> int:
         assert not store.recovery.took_over, store.recovery.reason
         return put(store)[1]
 
-    found: int = session(work, config=CONFIG, image=image).value
-    return found
+    number: int = session(work, config=CONFIG, image=image).value
+    return number
 
 
 def test_records_that_say_a_lower_and_a_higher_queue_offset() -> None:
@@ -68,8 +68,8 @@ def test_records_that_say_a_lower_and_a_higher_queue_offset() -> None:
         queue = store._parts.queues.find("T", 0)
         assert isinstance(queue, ConsumeQueue)
         end = store.max_offset
-        said = [queue.put(first - 1, end, 100, 0), queue.put(first + 2, end + 100, 100, 0)]
-        return said, queue.end_unit - first
+        accepted = [queue.put(first - 1, end, 100, 0), queue.put(first + 2, end + 100, 100, 0)]
+        return accepted, queue.end_unit - first
 
     (low, high), units = session(work, config=CONFIG).value
     assert "is taken, the next is 10" in low

@@ -154,16 +154,16 @@ def test_a_lost_flushed_offset_is_told_and_the_queues_tell_of_the_end(
 
     killed = edited(session(fill_above_the_mark).image, lose)
     hurt = edited(killed, damage)
-    kept, findings = session(look, image=hurt).value
-    assert kept < COUNT
-    named = f"{COUNT - kept} messages that the queues named are not in the log"
+    count, findings = session(look, image=hurt).value
+    assert count < COUNT
+    named = f"{COUNT - count} messages that the queues named are not in the log"
     assert findings[0].startswith("rocketbed.flushed is gone or damaged")
     assert any(named in finding for finding in findings)
-    told = run_solo(check, settings(), image=hurt).value
-    assert findings[0] in told
-    assert any(named in line for line in told)
-    kept, findings = session(look, image=killed).value
-    assert kept == COUNT
+    lines = run_solo(check, settings(), image=hurt).value
+    assert findings[0] in lines
+    assert any(named in line for line in lines)
+    count, findings = session(look, image=killed).value
+    assert count == COUNT
     assert [finding.partition(":")[0] for finding in findings] == [
         "rocketbed.flushed is gone or damaged"
     ]
@@ -173,7 +173,7 @@ def test_a_lost_flushed_offset_is_told_and_the_queues_tell_of_the_end(
 
 @pytest.mark.parametrize("damage", [newest_segment_deleted, tail_zeroed, newest_from_an_old_copy])
 def test_without_any_mark_the_queues_tell_of_an_end_that_is_gone(damage: Change) -> None:
-    """As in a directory of RocketMQ that lost its newest segment before our first start."""
+    """For example a directory of RocketMQ that lost its newest segment before our first start."""
 
     def change(disk: SimDisk) -> None:
         damage(disk)
@@ -184,9 +184,9 @@ def test_without_any_mark_the_queues_tell_of_an_end_that_is_gone(damage: Change)
         return len(await numbers(store)), store.recovery.findings
 
     image = edited(session(fill_and_close).image, change)
-    kept, findings = session(look, image=image).value
+    count, findings = session(look, image=image).value
     finding = next(sentence for sentence in findings if "queues named" in sentence)
-    assert f"{COUNT - kept} messages that the queues named are not in the log" in finding
+    assert f"{COUNT - count} messages that the queues named are not in the log" in finding
     assert finding in run_solo(check, settings(), image=image).value
 
 
@@ -210,16 +210,16 @@ def test_an_old_mark_beside_a_longer_log_is_another_hand() -> None:
     """Nothing may stand behind the mark of a clean stop."""
 
     async def look(store: MessageStore) -> tuple[list[int], list[int], str]:
-        found = [
+        bodies_read = [
             len((await store.query("T", f"k{n}", 9, 0, 1 << 60)).records) for n in range(COUNT)
         ]
-        return await numbers(store), found, store.recovery.reason
+        return await numbers(store), bodies_read, store.recovery.reason
 
     image, bring_back = small_files_of_the_clean_stop_before()
-    found, queried, reason = session(look, image=edited(image, bring_back)).value
-    assert (found, queried) == (list(range(2 * COUNT)), [2] * COUNT)
+    bodies_read, queried, reason = session(look, image=edited(image, bring_back)).value
+    assert (bodies_read, queried) == (list(range(2 * COUNT)), [2] * COUNT)
     assert "behind the durable mark" in reason
-    assert session(look, image=image).value == (found, queried, "")
+    assert session(look, image=image).value == (bodies_read, queried, "")
 
 
 @pytest.mark.parametrize("count", range(8, 14))
@@ -250,8 +250,8 @@ def test_an_old_mark_at_any_place_of_a_segment_is_noticed(count: int) -> None:
             if path.startswith(parts):
                 disk.replace_contents(path, old.contents(path))
 
-    found, queried, reason = session(look, image=edited(second, bring_back)).value
-    assert (found, queried) == (2 * count, [2] * count)
+    read_count, queried, reason = session(look, image=edited(second, bring_back)).value
+    assert (read_count, queried) == (2 * count, [2] * count)
     assert "behind the durable mark" in reason
 
 
@@ -321,9 +321,9 @@ def test_an_old_mark_does_not_hide_an_end_that_is_gone(damage: Change) -> None:
         damage(disk)
 
     hurt = edited(image, change)
-    kept, findings = session(look, image=hurt).value
-    assert COUNT <= kept < 2 * COUNT
-    named = f"{2 * COUNT - kept} messages that the queues named are not in the log"
+    count, findings = session(look, image=hurt).value
+    assert COUNT <= count < 2 * COUNT
+    named = f"{2 * COUNT - count} messages that the queues named are not in the log"
     assert any(named in finding for finding in findings)
     assert any(named in line for line in run_solo(check, settings(), image=hurt).value)
 
@@ -337,11 +337,11 @@ def test_derived_files_alone_are_built_again(stop: str, trace: str) -> None:
                 disk.remove_name(path)
 
     async def look(store: MessageStore) -> tuple[list[int], list[int]]:
-        found = [
+        bodies_read = [
             len((await store.query("T", f"k{number}", 9, 0, 1 << 60)).records)
             for number in range(COUNT)
         ]
-        return await numbers(store), found
+        return await numbers(store), bodies_read
 
     image = edited(session(STOPS[stop]).image, change)
     assert session(look, image=image).value == (list(range(COUNT)), [1] * COUNT)
@@ -365,20 +365,20 @@ def test_an_operator_may_end_the_log_there_and_it_is_never_forgotten(
         return await numbers(store), store.runtime_info()["acceptedCuts"]
 
     first = session(look, image=image, config=settings(accept_cut_at=offset))
-    found, shown = first.value
-    assert found == list(range(len(found)))
-    assert len(found) < COUNT
-    assert shown.startswith(f"{offset}:")
-    missing = int(shown.split(":")[2])
-    assert COUNT - len(found) <= missing
+    bodies_read, cut_text = first.value
+    assert bodies_read == list(range(len(bodies_read)))
+    assert len(bodies_read) < COUNT
+    assert cut_text.startswith(f"{offset}:")
+    missing = int(cut_text.split(":")[2])
+    assert COUNT - len(bodies_read) <= missing
 
     async def after(store: MessageStore) -> tuple[list[int], str]:
         put(store, body=b"new")
         await settle(store)
         return await look(store)
 
-    again, still = session(after, image=first.image).value
-    assert (again, still) == ([*found, len(found)], shown)
+    bodies_again, still = session(after, image=first.image).value
+    assert (bodies_again, still) == ([*bodies_read, len(bodies_read)], cut_text)
 
 
 def test_an_order_that_is_left_in_the_configuration_is_said() -> None:
@@ -488,9 +488,9 @@ def test_the_scrub_reports_a_wrong_size_and_goes_on(bit: int) -> None:
         return [(damage.start, damage.end) for damage in store.scrubber.damage]
 
     image = edited(session(write, config=config).image, size_bit(20, bit))
-    found = session(look, config=config, image=image).value
-    assert len(found) == 1
-    assert found[0][1] - found[0][0] in range(1000, 1200)
+    damage_found = session(look, config=config, image=image).value
+    assert len(damage_found) == 1
+    assert damage_found[0][1] - damage_found[0][0] in range(1000, 1200)
 
 
 def test_records_larger_than_the_setting_allows_now_are_read() -> None:
@@ -554,8 +554,8 @@ def test_a_serving_node_refuses_what_is_damaged_and_serves_the_rest() -> None:
             await store.query("T", "k5", 9, 0, 1 << 60)
         other_tag = store.get_messages("T", 0, 5, 32, tag_codes={1}).next_offset
         good = (await store.query("T", "k6", 9, 0, 1 << 60)).records
-        behind = store.get_messages("T", 0, 6, 32)
-        return before.next_offset, len(before.ranges), other_tag, len(good), behind.next_offset
+        past_batch = store.get_messages("T", 0, 6, 32)
+        return before.next_offset, len(before.ranges), other_tag, len(good), past_batch.next_offset
 
     config = settings(scrub_rate=1 << 30)
     assert session(look, config=config, image=bad).value == (5, 5, COUNT, 1, COUNT)
@@ -635,10 +635,10 @@ def test_a_queue_that_begins_with_a_gap_costs_a_start_nothing(
         return len(reads), store.queue_min("T", 0), await numbers(store)
 
     monkeypatch.setattr(SegmentRow, "read", counted)
-    count, low, found = session(look, config=config, image=image).value
+    count, low, bodies_read = session(look, config=config, image=image).value
     assert count < 100
     assert low == GAP
-    assert found == list(range(GAP, GAP + 5))
+    assert bodies_read == list(range(GAP, GAP + 5))
     assert sum(reads) < 3 * 6_000_000
 
 
@@ -673,8 +673,8 @@ def test_a_start_reads_the_empty_rest_of_the_log_once(
     async def count_reads(store: MessageStore) -> tuple[int, int]:
         return sum(reads), len(await numbers(store))
 
-    read, found = session(count_reads, config=config, image=edited(image, tear)).value
-    assert found == before > 0
+    read, bytes_read = session(count_reads, config=config, image=edited(image, tear)).value
+    assert bytes_read == before > 0
     assert read < 1.5 * size
 
 
@@ -698,10 +698,10 @@ def test_a_topic_that_no_directory_can_have_is_kept_and_reported(topic: bytes) -
 
     config = settings(is_slave=True)
     run = session(follow, config=config)
-    bodies, queues, kept = run.value
+    bodies, queues, log_after = run.value
     assert bodies == [b"good"]
     assert queues == [("T", 0)]
-    assert kept == log
+    assert log_after == log
     assert all(path.startswith(f"{ROOT}/") for path in run.image.paths())
     assert session(numbers, config=config, image=run.image).value == [0]
     assert session(numbers, image=run.image, boots=2).value == [0]
@@ -760,21 +760,21 @@ def test_a_healed_log_is_what_it_was(stop: str, damage: Change) -> None:
     for path in segments_of(whole):
         assert healed.image.contents(path) == whole.contents(path)
     assert session(numbers, image=healed.image).value == list(range(COUNT))
-    again = run_solo(heal_it, settings(), a_replica(whole), image=healed.image)
-    assert again.value == []
+    healed_run = run_solo(heal_it, settings(), a_replica(whole), image=healed.image)
+    assert healed_run.value == []
 
 
 def test_another_history_heals_nothing() -> None:
     whole = session(fill_and_close).image
     image = edited(whole, tail_zeroed)
 
-    async def other(store: MessageStore) -> None:
+    async def fill_otherwise(store: MessageStore) -> None:
         for number in range(COUNT):
             put(store, body=b"%d" % number + b"other".ljust(300))
         await settle(store)
 
     with pytest.raises(NotHealed, match="its log is another one"):
-        run_solo(heal_it, settings(), a_replica(session(other).image), image=image)
+        run_solo(heal_it, settings(), a_replica(session(fill_otherwise).image), image=image)
 
 
 @pytest.mark.parametrize("kind", ["kill", "power"])
@@ -810,8 +810,8 @@ def test_a_check_says_what_the_start_would_do_and_changes_nothing(
             return str(exc), None
 
     refused, _ = outcome(lambda: session(nothing, image=image))
-    said, run = outcome(lambda: run_solo(check, settings(), image=image))
-    assert said == refused
+    checked, run = outcome(lambda: run_solo(check, settings(), image=image))
+    assert checked == refused
     if run is not None:
         assert run.value[-1].startswith("the log would end at offset ")
         assert {path: image.contents(path) for path in image.paths()} == {

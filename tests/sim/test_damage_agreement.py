@@ -33,7 +33,7 @@ WHY = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one of the two says of a directory."""
+    """Verdict of one of the two on a directory."""
 
     refused: bool
     places: frozenset[int]
@@ -84,7 +84,7 @@ def places(report: Report) -> set[int | None]:
 
 
 def dispute(case: Case, image: DiskImage, directory: Path) -> str:
-    """In what the two differ on a case; empty if in nothing."""
+    """Return the difference of the two on a case; empty if they agree."""
     ours, report = node(case, image), fsck(image, directory)
     theirs = places(report)
     if ours.refused and report.worst is not Severity.DAMAGE:

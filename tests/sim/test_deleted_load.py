@@ -1,4 +1,4 @@
-"""A topic that is deleted under load, and made again: done everywhere, judged, nothing found."""
+"""A topic deleted and recreated under load: done everywhere, judged, no findings."""
 
 from pathlib import Path
 
@@ -32,8 +32,10 @@ def test_topics_are_deleted_and_changed_under_load(tmp_path: Path) -> None:
     events = [event for event in history.events if event.kind.startswith("topic_")]
     deleted = [event for event in events if event.kind == "topic_deleted"]
     assert [event.fields["topic"] for event in deleted] == ["load-2", "load-3"]
-    again = {event.fields["topic"]: event.time_ns for event in events if "again" in event.kind}
-    assert again
+    recreated_ns = {
+        event.fields["topic"]: event.time_ns for event in events if "again" in event.kind
+    }
+    assert recreated_ns
     assert outcome.judgement is not None
     assert outcome.judgement.result("deletion-complete").passed
     assert outcome.judgement.result("deleted-message-read").passed
@@ -41,13 +43,13 @@ def test_topics_are_deleted_and_changed_under_load(tmp_path: Path) -> None:
     causes = {excuse.cause for excuse in outcome.judgement.ledger}
     assert causes >= {"deletion of load-2", "deletion of load-3"}
     read = [row for row in history.columns.rows() if row.function == Function.GOT]
-    assert any(row.invoked_ns > again.get(history.topic(row), 1 << 62) for row in read)
+    assert any(row.invoked_ns > recreated_ns.get(history.topic(row), 1 << 62) for row in read)
     # An answer may overtake another one's: what is asked needs the time of the question as well.
     kinds = (Function.READ_OFFSET, Function.BOUNDS, Function.COMMIT_OFFSET)
-    asked = [row for row in history.columns.rows() if row.function in kinds]
-    asked = [row for row in asked if row.process != FINAL_READER and row.outcome == Outcome.OK]
-    assert {row.function for row in asked} == set(kinds)
-    assert all(row.invoked_ns < row.returned_ns for row in asked)
+    queries = [row for row in history.columns.rows() if row.function in kinds]
+    queries = [row for row in queries if row.process != FINAL_READER and row.outcome == Outcome.OK]
+    assert {row.function for row in queries} == set(kinds)
+    assert all(row.invoked_ns < row.returned_ns for row in queries)
 
 
 def test_its_keys_are_read_back() -> None:

@@ -73,8 +73,8 @@ def test_a_power_cut_brings_no_directory_of_a_deleted_topic_back() -> None:
     whole = session(delete_while_marks_rise, prepare=slow)
     for event in range(60, whole.events + 1):
         crashed = session(delete_while_marks_rise, prepare=slow, crash_at=event, kind="power")
-        left = session(look, image=crashed.image, boots=2).value
-        assert left == [], f"event {event}"
+        directories = session(look, image=crashed.image, boots=2).value
+        assert directories == [], f"event {event}"
 
 
 def test_a_topic_made_anew_is_found_when_everything_is_built_again() -> None:
@@ -139,7 +139,7 @@ OLD, NEW = 20, 6
 
 
 async def made_again(store: MessageStore) -> None:
-    """A topic with old messages, deleted, and made again; another one's message comes last."""
+    """A topic with old messages, deleted, and recreated; the last message is another topic's."""
     for number in range(OLD):
         put(store, body=b"old %d" % number)
     await settle(store)
@@ -163,7 +163,7 @@ async def made_again_and_more(store: MessageStore) -> None:
 
 
 def bit_of_the_record_at_the_mark(disk: SimDisk) -> None:
-    """Of the last record of the other topic."""
+    """Bit of the last record of the other topic."""
     path = segments_of(disk.image())[0]
     flip_bit(disk, path, disk.contents(path).index(b"last") * 8)
 

@@ -1,4 +1,4 @@
-"""A topic deleted and made again on the master: what its slaves serve, now and as masters.
+"""A topic deleted and recreated on the master: messages that its slaves serve, now and as masters.
 
 The queue offsets begin at 0 again, so a slave that does not know of the deletion has no place for
 the new messages. It learns of it with the master's tables.
@@ -40,14 +40,14 @@ SLAVE = settings(is_slave=True)
 
 
 def bodies(store: MessageStore) -> list[str]:
-    """What can be pulled of topic T, sorted."""
-    found = [
+    """Return the bodies that can be pulled of topic T, sorted."""
+    bodies_read = [
         message.body.decode().split()[0]
         for topic, queue_id in store.queues()
         if topic == "T"
         for message in pull(store, topic, queue_id)
     ]
-    return sorted(found)
+    return sorted(bodies_read)
 
 
 def expected(count: int = NEW, prefix: str = "new") -> list[str]:
@@ -69,8 +69,10 @@ class Deletions(Group):
         self.run(main)
 
     def served(self, name: str) -> list[str]:
-        found: list[str] = self.simulation.process(name).call(bodies, self.nodes[name].store)
-        return found
+        bodies_served: list[str] = self.simulation.process(name).call(
+            bodies, self.nodes[name].store
+        )
+        return bodies_served
 
     def unqueued(self, name: str) -> dict[str, tuple[int, int, int]]:
         return self.nodes[name].store.unqueued()
@@ -126,8 +128,8 @@ def test_positions_of_a_deleted_topic_do_not_come_back_with_the_power() -> None:
 
         def position(name: str) -> int:
             offsets = group.nodes[name].tables.offsets
-            found = group.simulation.process(name).call(offsets.body).offset_table
-            return max(found.get("T@cg", {0: -1}).values())
+            table = group.simulation.process(name).call(offsets.body).offset_table
+            return max(table.get("T@cg", {0: -1}).values())
 
         async def read(world: World) -> None:
             async with Consumer(world, nameservers=NAMESERVERS, group="cg") as consumer:
@@ -264,15 +266,15 @@ async def append(store: MessageStore, log: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[bytes, int, int]:
-    found: tuple[bytes, int, int] = session(master).value
-    assert found[1] == found[2]
-    return found
+def deleted_log() -> tuple[bytes, int, int]:
+    result: tuple[bytes, int, int] = session(master).value
+    assert result[1] == result[2]
+    return result
 
 
 @pytest.mark.parametrize("kind", ["kill", "power"])
-def test_a_crash_at_any_moment_of_learning(kind: str, made: tuple[bytes, int, int]) -> None:
-    log, at, _ = made
+def test_a_crash_at_any_moment_of_learning(kind: str, deleted_log: tuple[bytes, int, int]) -> None:
+    log, at, _ = deleted_log
 
     async def follow(store: MessageStore) -> None:
         await append(store, log)
@@ -293,12 +295,12 @@ def test_a_crash_at_any_moment_of_learning(kind: str, made: tuple[bytes, int, in
     for event in range(1, whole.events + 1, 2):
         crashed = session(learn, config=SLAVE, image=image, crash_at=event, kind=kind)
         boots = 1 if kind == "kill" else 2
-        again = session(look, image=crashed.image, config=SLAVE, boots=boots)
-        assert again.value == expected(12), event
+        rerun = session(look, image=crashed.image, config=SLAVE, boots=boots)
+        assert rerun.value == expected(12), event
 
 
 def test_messages_that_a_full_disk_holds_up_meanwhile() -> None:
-    """Dispatch leaves the units of a topic whose queues are made again to who makes them, also of
+    """Dispatch leaves the units of a topic whose queues are being recreated to that task, also of
     messages that it has taken and cannot write."""
     disks: list[SimDisk] = []
 
@@ -340,9 +342,9 @@ def test_messages_that_a_full_disk_holds_up_meanwhile() -> None:
     assert session(follow, config=SLAVE, prepare=disks.append).value == expected(12)
 
 
-def test_a_deletion_that_the_log_has_not_reached(made: tuple[bytes, int, int]) -> None:
-    """What comes below it is deleted all the same, and nothing above the end is promised."""
-    log, at, _ = made
+def test_a_deletion_that_the_log_has_not_reached(deleted_log: tuple[bytes, int, int]) -> None:
+    """Messages below it are deleted all the same, and nothing is promised above the end."""
+    log, at, _ = deleted_log
 
     async def work(store: MessageStore) -> list[str]:
         for end in (at // 2, at, len(log)):
@@ -355,10 +357,12 @@ def test_a_deletion_that_the_log_has_not_reached(made: tuple[bytes, int, int]) -
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_deletion_that_the_log_reaches_soon(leaves: bool, made: tuple[bytes, int, int]) -> None:
+def test_a_deletion_that_the_log_reaches_soon(
+    leaves: bool, deleted_log: tuple[bytes, int, int]
+) -> None:
     """A slave that begins with nothing is told of it before it has the log (seed 1299045). What
     comes from another master meanwhile is not what was deleted."""
-    log, at, _ = made
+    log, at, _ = deleted_log
 
     async def work(store: MessageStore) -> tuple[list[str], dict[str, int]]:
         offsets = SimpleNamespace(save=trio.lowlevel.checkpoint)
@@ -372,16 +376,16 @@ def test_a_deletion_that_the_log_reaches_soon(leaves: bool, made: tuple[bytes, i
             await append(store, log)
         return bodies(store), store.removal.deletions()
 
-    found, deleted = session(work, config=SLAVE).value
+    bodies_read, deleted = session(work, config=SLAVE).value
     if leaves:
-        assert (found[-10:], deleted) == (expected(10, "old"), {})
+        assert (bodies_read[-10:], deleted) == (expected(10, "old"), {})
     else:
-        assert (found, deleted) == (expected(12), {"T": at})
+        assert (bodies_read, deleted) == (expected(12), {"T": at})
 
 
-def test_a_cut_below_a_deletion_takes_it_back(made: tuple[bytes, int, int]) -> None:
-    """What comes behind the cut is another master's, and was not deleted there."""
-    log, at, _ = made
+def test_a_cut_below_a_deletion_takes_it_back(deleted_log: tuple[bytes, int, int]) -> None:
+    """Messages after the cut are another master's, and were not deleted there."""
+    log, at, _ = deleted_log
 
     async def work(store: MessageStore) -> tuple[list[str], dict[str, int]]:
         await append(store, log)
@@ -397,8 +401,8 @@ def test_a_cut_below_a_deletion_takes_it_back(made: tuple[bytes, int, int]) -> N
     assert deletions["T"] < at
 
 
-def test_a_cut_takes_away_what_had_no_place(made: tuple[bytes, int, int]) -> None:
-    log, at, _ = made
+def test_a_cut_takes_away_what_had_no_place(deleted_log: tuple[bytes, int, int]) -> None:
+    log, at, _ = deleted_log
 
     async def work(store: MessageStore) -> tuple[list[str], object, object]:
         await append(store, log)
@@ -410,7 +414,7 @@ def test_a_cut_takes_away_what_had_no_place(made: tuple[bytes, int, int]) -> Non
 
 
 def test_no_record_goes_on_behind_the_offset_that_it_is_looked_for_below() -> None:
-    """Else a cut leaves a record of which the last bytes are not the master's."""
+    """Otherwise a cut leaves a record whose last bytes are not the master's."""
 
     async def work(store: MessageStore) -> None:
         ends = [0]
@@ -434,8 +438,10 @@ def without_mark(image: DiskImage) -> DiskImage:
     return edited(image, change)
 
 
-def test_a_rebuild_goes_by_what_was_learned(made: tuple[bytes, int, int], tmp_path: Path) -> None:
-    log, at, _ = made
+def test_a_rebuild_goes_by_what_was_learned(
+    deleted_log: tuple[bytes, int, int], tmp_path: Path
+) -> None:
+    log, at, _ = deleted_log
 
     async def learn(store: MessageStore) -> None:
         await append(store, log)
@@ -450,9 +456,9 @@ def test_a_rebuild_goes_by_what_was_learned(made: tuple[bytes, int, int], tmp_pa
 
 
 def test_a_rebuild_without_the_mark_says_what_stays_out(
-    made: tuple[bytes, int, int], tmp_path: Path
+    deleted_log: tuple[bytes, int, int], tmp_path: Path
 ) -> None:
-    log, at, _ = made
+    log, at, _ = deleted_log
 
     async def follow(store: MessageStore) -> None:
         await append(store, log)
@@ -467,8 +473,10 @@ def test_a_rebuild_without_the_mark_says_what_stays_out(
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_an_operator_may_tell_of_a_deletion(marked: bool, made: tuple[bytes, int, int]) -> None:
-    log, at, _ = made
+def test_an_operator_may_tell_of_a_deletion(
+    marked: bool, deleted_log: tuple[bytes, int, int]
+) -> None:
+    log, at, _ = deleted_log
 
     async def follow(store: MessageStore) -> None:
         await append(store, log)
@@ -476,9 +484,9 @@ def test_an_operator_may_tell_of_a_deletion(marked: bool, made: tuple[bytes, int
 
     async def look(store: MessageStore) -> tuple[list[str], list[str], bool]:
         await settle(store)
-        found = bodies(store), store.recovery.findings, store.recovery.took_over
+        state = bodies(store), store.recovery.findings, store.recovery.took_over
         await store.close()
-        return found
+        return state
 
     image = session(follow, config=SLAVE).image
     if not marked:
@@ -487,15 +495,15 @@ def test_an_operator_may_tell_of_a_deletion(marked: bool, made: tuple[bytes, int
         assert any(f"rbTopicDeleted=T:{at}" in finding for finding in findings)
     first = session(look, image=image, config=settings(topics_deleted=(("T", at),)))
     assert first.value[0] == expected(12)
-    again = session(look, image=first.image, config=settings(topics_deleted=(("T", at),)))
-    assert (again.value[0], again.value[2]) == (expected(12), False)
-    assert session(look, image=again.image).value[0] == expected(12)
+    second_run = session(look, image=first.image, config=settings(topics_deleted=(("T", at),)))
+    assert (second_run.value[0], second_run.value[2]) == (expected(12), False)
+    assert session(look, image=second_run.image).value[0] == expected(12)
 
 
 def test_a_node_with_messages_in_no_queue_is_not_promoted_without_a_word(
-    made: tuple[bytes, int, int],
+    deleted_log: tuple[bytes, int, int],
 ) -> None:
-    log, at, _ = made
+    log, at, _ = deleted_log
 
     async def follow(store: MessageStore) -> dict[str, str]:
         await append(store, log)
@@ -511,7 +519,7 @@ def test_a_node_with_messages_in_no_queue_is_not_promoted_without_a_word(
     assert missing_in(NodeEnd("slave-1", 5, "running"), []) == ""
 
 
-def test_a_wrong_bit_drops_no_queue(made: tuple[bytes, int, int]) -> None:
+def test_a_wrong_bit_drops_no_queue(deleted_log: tuple[bytes, int, int]) -> None:
     """A record that says queue offset 0, and a master that tells of no deletion."""
 
     async def work(store: MessageStore) -> bytes:

@@ -40,7 +40,7 @@ def test_checkpoints_tell_the_events_that_two_runs_share() -> None:
 @pytest.mark.slow
 def test_a_window_of_events_is_the_same_each_time() -> None:
     plan = replace(plan_of(3), steps=(), faults_s=1.0, recovery_s=1.0)
-    seen = window(plan, 100, 140)
-    assert len(seen) == 40
-    assert seen == window(plan, 100, 140)
-    assert window(replace(plan, seed=plan.seed + 1), 100, 140) != seen
+    events_seen = window(plan, 100, 140)
+    assert len(events_seen) == 40
+    assert events_seen == window(plan, 100, 140)
+    assert window(replace(plan, seed=plan.seed + 1), 100, 140) != events_seen

@@ -71,7 +71,7 @@ async def test_strict_mode_loses_all_that_was_not_synced() -> None:
 
 
 def outcomes_of_a_write(mode: str) -> set[bytes]:
-    found = set()
+    outcomes = set()
     for seed in range(200):
         inode = Inode()
         inode.write(0, b"o" * 3 * SECTOR)
@@ -79,8 +79,8 @@ def outcomes_of_a_write(mode: str) -> set[bytes]:
         for sector in range(3):
             inode.write(sector * SECTOR, b"n" * SECTOR)
         inode.lose_power(mode, Random(seed))
-        found.add(inode.read(0, 3 * SECTOR)[::SECTOR])
-    return found
+        outcomes.add(inode.read(0, 3 * SECTOR)[::SECTOR])
+    return outcomes
 
 
 def test_modes_differ_in_which_sectors_survive() -> None:
@@ -94,13 +94,13 @@ def test_modes_differ_in_which_sectors_survive() -> None:
 
 @pytest.mark.parametrize("mode", LOSSY_MODES)
 def test_a_file_without_a_synced_name_vanishes_or_is_empty_or_whole(mode: str) -> None:
-    seen = set()
+    lengths = set()
     for seed in range(100):
         disk = SimDisk(random=Random(seed))
         disk.open("/new", create=True).write_at(0, b"x" * 100)
         disk.power_cut(mode)
-        seen.add(disk.contents("/new").count(b"x") if disk.paths() else None)
-    assert {None, 0, 100} <= seen
+        lengths.add(disk.contents("/new").count(b"x") if disk.paths() else None)
+    assert {None, 0, 100} <= lengths
 
 
 @pytest.mark.parametrize("mode", POWER_CUT_MODES)
@@ -110,15 +110,15 @@ def test_a_rename_is_undone_or_done_but_never_both(mode: str) -> None:
         await durable_file(disk, "/config.tmp", b"new")
         disk.rename("/config.tmp", "/config")
 
-    seen = set()
+    outcomes = set()
     for seed in range(50):
         disk = SimDisk(random=Random(seed))
         trio.run(run, disk)
         disk.power_cut(mode)
-        seen.add((tuple(disk.paths()), disk.contents("/config")))
+        outcomes.add((tuple(disk.paths()), disk.contents("/config")))
     undone = (("/config", "/config.tmp"), b"old")
     done = (("/config",), b"new")
-    assert seen == ({undone} if mode == "strict" else {undone, done})
+    assert outcomes == ({undone} if mode == "strict" else {undone, done})
 
 
 async def test_a_directory_sync_makes_names_durable() -> None:
@@ -170,8 +170,8 @@ async def test_writes_during_a_sync_are_not_covered_by_it() -> None:
     run = run_solo(main, crash_at_mark="synced", kind="power", seed=1)
     assert run.outcome == "power cut"
     disk = SimDisk(run.image)
-    seen = {b"before", b"during"}
-    assert disk.contents("/a") in seen
+    allowed = {b"before", b"during"}
+    assert disk.contents("/a") in allowed
     inode = Inode()
     inode.write(0, b"before")
     number = inode.begin_sync()
@@ -257,13 +257,13 @@ async def test_errors_once_and_for_ever() -> None:
     with pytest.raises(OSError, match="Input/output error"):
         await file.sync()
     await file.sync()
-    other = disk.open("/b1", create=True)
-    other.write_at(0, b"first")
+    second_file = disk.open("/b1", create=True)
+    second_file.write_at(0, b"first")
     disk.faults.append(SimFault(operation="write", path="/b*", times=None, error=errno.ENOSPC))
     for _ in range(3):
         with pytest.raises(OSError, match="No space"):
-            other.write_at(0, b"x")
-    assert other.read_at(0, 9) == b"first"
+            second_file.write_at(0, b"x")
+    assert second_file.read_at(0, 9) == b"first"
     disk.faults.append(SimFault(operation="read", path="/a"))
     with pytest.raises(OSError, match="Input/output error"):
         file.read_at(0, 1)
@@ -336,12 +336,12 @@ async def test_an_image_starts_many_disks_that_do_not_meet() -> None:
     disk = SimDisk()
     await durable_file(disk, data=b"base")
     image = disk.image()
-    one, other = SimDisk(image), SimDisk(image)
-    one.open("/a").write_at(0, b"ONE!")
-    other.unlink("/a")
+    first, second = SimDisk(image), SimDisk(image)
+    first.open("/a").write_at(0, b"ONE!")
+    second.unlink("/a")
     disk.open("/a").write_at(0, b"self")
-    assert one.contents("/a") == b"ONE!"
-    assert other.paths() == []
+    assert first.contents("/a") == b"ONE!"
+    assert second.paths() == []
     assert image.contents("/a") == b"base"
     assert disk.contents("/a") == b"self"
     with pytest.raises(FileNotFoundError):
@@ -401,8 +401,10 @@ def test_an_inode_agrees_with_a_plain_model(
     survived = inode.read(0, 20_000)
     for start in range(0, len(survived), SECTOR):
         sector = survived[start : start + SECTOR]
-        once = {state[start : start + SECTOR].ljust(SECTOR, b"\0") for state in (durable, *history)}
-        assert any(state.startswith(sector) for state in once)
+        possible_sectors = {
+            state[start : start + SECTOR].ljust(SECTOR, b"\0") for state in (durable, *history)
+        }
+        assert any(state.startswith(sector) for state in possible_sectors)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -47,7 +47,7 @@ async def put_some(store: MessageStore, count: int = 8) -> None:
 
 
 async def numbers(store: MessageStore) -> list[int]:
-    """What can be pulled."""
+    """Return the numbers of the messages that can be pulled."""
     return [int(message.body) for message in pull(store)]
 
 
@@ -91,14 +91,14 @@ def test_a_reader_is_served_messages_whose_units_wait_for_space() -> None:
         put(store)
         await trio.sleep(2)
         assert store._dispatcher.stuck
-        found = store.get_messages("T", 0, 3, 32)
-        told = store.queue_max("T", 0)
+        result = store.get_messages("T", 0, 3, 32)
+        queue_end = store.queue_max("T", 0)
         disks[0].faults.remove(full)
         await store.dispatched.wait_for(store.max_offset)
-        return found.status, found.next_offset, told, store.queue_max("T", 0)
+        return result.status, result.next_offset, queue_end, store.queue_max("T", 0)
 
-    status, next_offset, told, later = session(work, prepare=disks.append).value
-    assert (status, next_offset, told, later) == (GetStatus.FOUND, 4, 4, 4)
+    status, next_offset, queue_end, later = session(work, prepare=disks.append).value
+    assert (status, next_offset, queue_end, later) == (GetStatus.FOUND, 4, 4, 4)
 
 
 def test_a_store_without_a_descriptor_left_closes_what_it_needs_least() -> None:
@@ -224,17 +224,17 @@ def test_index_entries_are_whole_after_a_page_could_not_be_read() -> None:
         await trio.sleep(5)
         await store.dispatched.wait_for(store.max_offset)
         await settle(store)
-        found = []
+        counts = []
         for number in range(20):
             for letter in "abc":
                 result = await store.query("T", f"{letter}{number}", 10, 0, 1 << 60)
-                found.append(len(result.records))
-        return fault.fired, found, store._parts.index.files[0].next_entry
+                counts.append(len(result.records))
+        return fault.fired, counts, store._parts.index.files[0].next_entry
 
     config = settings(index_slots=20_000, index_entries=100)
-    fired, found, next_entry = session(work, config=config, prepare=disks.append).value
+    fired, counts, next_entry = session(work, config=config, prepare=disks.append).value
     assert fired == 2
-    assert found == [1] * 60
+    assert counts == [1] * 60
     assert next_entry == 62
 
 
@@ -374,7 +374,7 @@ def test_a_file_is_open_while_as_many_as_may_be_are_read_and_after_the_pool_was_
 
 
 def test_names_of_thousands_of_open_files_are_looked_at_in_turn() -> None:
-    """All at once they stopped the loop for 20 ms, four times a second."""
+    """All at once, they stopped the loop for 20 ms, four times a second."""
     with Simulation() as simulation:
 
         async def main(world: World) -> None:
@@ -383,12 +383,12 @@ def test_names_of_thousands_of_open_files_are_looked_at_in_turn() -> None:
             for path in paths:
                 pool.create(path, 100, staging="/d", allocate=False)
                 pool.get(path)
-            for gone in (paths[0], paths[LOOKED_MAX], paths[-1]):
+            for removed in (paths[0], paths[LOOKED_MAX], paths[-1]):
                 assert [pool.lost_name() for _ in range(3)] == [None] * 3
-                world.disk.unlink(gone)
-                assert gone in [pool.lost_name() for _ in range(3)]
-                pool.create(gone, 100, staging="/d", allocate=False)
-                pool.remove(gone)
+                world.disk.unlink(removed)
+                assert removed in [pool.lost_name() for _ in range(3)]
+                pool.create(removed, 100, staging="/d", allocate=False)
+                pool.remove(removed)
 
         process = simulation.start("node", main)
         simulation.run(1)
@@ -426,10 +426,10 @@ def test_a_task_that_runs_on_after_a_failed_fsync_appends_nothing_of_a_master() 
 def test_a_task_that_runs_on_after_a_failed_fsync_stores_nothing() -> None:
     """A master took what somebody had in hand: a delayed message that was read meanwhile."""
     disks: list[SimDisk] = []
-    seen: list[object] = []
+    ends: list[object] = []
 
     def look(store: MessageStore) -> None:
-        seen.append((store.max_offset, store.queue_max("T", 0, committed=False)))
+        ends.append((store.max_offset, store.queue_max("T", 0, committed=False)))
 
     async def work(store: MessageStore) -> None:
         put(store)
@@ -446,14 +446,13 @@ def test_a_task_that_runs_on_after_a_failed_fsync_stores_nothing() -> None:
 
     with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
         session(work, prepare=disks.append, config=settings(flush_interval_ms=10**6))
-    assert seen[0] == seen[1]
+    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize("path", [LOG, QUEUES])
-@pytest.mark.parametrize("what", ["delete", "learn", "cut"])
-def test_whoever_meets_a_failed_fsync_the_store_has_failed(path: str, what: str) -> None:
-    """Who asked for a deletion was refused, and the next fsync promised what was lost (seed
-    856158)."""
+@pytest.mark.parametrize("operation", ["delete", "learn", "cut"])
+def test_whoever_meets_a_failed_fsync_the_store_has_failed(path: str, operation: str) -> None:
+    """A deletion was refused, and the next fsync promised what was lost (seed 856158)."""
     disks: list[SimDisk] = []
 
     async def work(store: MessageStore) -> object:
@@ -469,7 +468,7 @@ def test_whoever_meets_a_failed_fsync_the_store_has_failed(path: str, what: str)
             "cut": lambda: removal.cut(end),
         }
         with pytest.raises(StoreFailed, match=rf"fsync of {path[:-2]}/.* failed: .*check the disk"):
-            await calls[what]()
+            await calls[operation]()
         return store.trouble()
 
     failed = pytest.RaisesExc(StoreFailed, match="check the disk")
@@ -532,10 +531,10 @@ def test_whom_the_log_follows_is_noted_while_the_mark_rises() -> None:
             nursery.start_soon(store._checkpointer.raise_mark)
             await trio.sleep(0.05)  # within its first sync
             await store.note("master:10912")
-            noted = trio.current_time()
+            noted_s = trio.current_time()
             assert store._parts.marks.mark.offset == 0
         assert store._parts.marks.mark.offset == store.max_offset
-        return noted - began, trio.current_time() - began
+        return noted_s - began, trio.current_time() - began
 
     async def followed(store: MessageStore) -> str | None:
         return store.followed
@@ -588,13 +587,13 @@ def test_a_record_whose_writing_was_cancelled_is_not_believed_before_it_is_on_di
 
     async def work(store: MessageStore) -> list[str | None]:
         await store.note("a:10912")
-        told = [store.followed]
+        followed = [store.followed]
         disks[0].sync_seconds = (0.1, 0.1)
         with trio.move_on_after(0.05):  # within the file's sync; that of its name is not begun
             await store.note("b:10912")
-        told.append(store.followed)
+        followed.append(store.followed)
         await store.note("a:10912")
-        return [*told, store.followed]
+        return [*followed, store.followed]
 
     assert session(work, prepare=disks.append).value == ["a:10912", None, "a:10912"]
 
@@ -608,13 +607,13 @@ def test_whom_the_log_follows_is_known_while_a_mark_that_says_the_same_is_writte
         put(store)
         await store.dispatched.wait_for(store.max_offset)
         disks[0].sync_seconds = (0.1, 0.1)
-        told: list[str | None] = []
+        followed: list[str | None] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store._checkpointer.raise_mark)
             while store._parts.marks.mark.offset < store.max_offset:
-                told.append(store.followed)
+                followed.append(store.followed)
                 await trio.sleep(0.02)
-        assert len(told) > 20, "all syncs of a rise"
-        return told
+        assert len(followed) > 20, "all syncs of a rise"
+        return followed
 
     assert {*session(work, prepare=disks.append).value} == {"a:10912"}

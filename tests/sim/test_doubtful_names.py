@@ -126,12 +126,12 @@ def test_a_whole_segment_behind_one_that_is_lost(is_slave: bool) -> None:
     image = edited(filled, without_the_first)
     run = session(ends, image=image, boots=2, config=settings(is_slave=is_slave))
     assert run.value == ((0, 0) if is_slave else (4096, end))
-    kept = [path for path in run.image.paths() if path.startswith(f"{ROOT}/rocketbed.cut/")]
-    assert kept == ([f"{ROOT}/rocketbed.cut/{4096:020d}.segment"] if is_slave else [])
+    set_aside = [path for path in run.image.paths() if path.startswith(f"{ROOT}/rocketbed.cut/")]
+    assert set_aside == ([f"{ROOT}/rocketbed.cut/{4096:020d}.segment"] if is_slave else [])
 
 
 def test_a_log_that_begins_above_0_and_was_reported_stays() -> None:
-    """What a slave has flushed is acknowledged: no power loss may have it begin again."""
+    """Bytes that a slave has flushed are acknowledged: no power loss may let it begin again."""
 
     async def fill(store: MessageStore) -> bytes:
         store.log.written.reset(8192)
@@ -204,5 +204,5 @@ def test_a_start_that_is_killed_while_it_takes_over_what_a_power_loss_left() -> 
     assert whole.value == (0, filled.value)
     for event in range(1, whole.events + 1):
         killed = session(ends, image=image, boots=2, seed=event, crash_at=event)
-        again = session(ends, image=killed.image, boots=2, seed=-event)
-        assert again.value == whole.value, event
+        rerun = session(ends, image=killed.image, boots=2, seed=-event)
+        assert rerun.value == whole.value, event

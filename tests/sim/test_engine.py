@@ -172,17 +172,17 @@ def test_a_power_cut_changes_the_boot_and_a_kill_does_not() -> None:
         return world.process.boot_id, world.clock.monotonic(), world.process.pid
 
     with Simulation() as simulation:
-        seen = []
+        boots_seen = []
         for end in ("none", "kill", "power"):
             process = simulation.start("node", main)
-            seen.append(simulation.run_process(process))
+            boots_seen.append(simulation.run_process(process))
             simulation.run(5)
             if end == "kill":
                 simulation.power_cut("node")
-        boots = [boot for boot, _, _ in seen]
+        boots = [boot for boot, _, _ in boots_seen]
         assert boots[0] == boots[1] != boots[2]
-        assert seen[1][1] >= 5 > seen[2][1]
-        assert len({pid for _, _, pid in seen}) == 3
+        assert boots_seen[1][1] >= 5 > boots_seen[2][1]
+        assert len({pid for _, _, pid in boots_seen}) == 3
 
 
 def test_a_mark_can_be_a_crash_point() -> None:

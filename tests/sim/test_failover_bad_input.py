@@ -1,5 +1,6 @@
-"""What a member of a group with failover may find at its start, or be struck by: each ends in a
-clear state and a text, and nothing acknowledged is lost."""
+"""Bad input that a member of a failover group finds at its start, or later: each ends in a clear
+state and a text, and nothing acknowledged is lost.
+"""
 
 from collections.abc import Callable
 
@@ -35,7 +36,7 @@ def a_directory(disk: SimDisk) -> None:
 
 
 def follower_of(group: FailoverNodes) -> tuple[str, Traffic]:
-    """One that followed and has died, and the producers that go on."""
+    """A follower that has died, and the producers that continue."""
     leader = group.settle()
     traffic = Traffic(group)
     traffic.start()

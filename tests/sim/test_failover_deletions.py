@@ -1,5 +1,6 @@
-"""Topics of a group with failover that are deleted: what is acknowledged after it is for good, and
-what was deleted does not come back, whoever leads."""
+"""Deleted topics of a failover group: messages acknowledged after a deletion stay, and deleted ones
+do not come back, under any leader.
+"""
 
 import errno
 
@@ -31,7 +32,7 @@ def slow(group: FailoverNodes, names: list[str], seconds: float) -> None:
 
 
 def test_a_deletion_that_every_member_is_asked_for_is_made_by_the_leader() -> None:
-    """As RocketMQ's tools do; two topics at a time."""
+    """RocketMQ's tools send it to each member; two topics at a time."""
 
     async def delete(world: World) -> None:
         await fill(world, "T", "old", 20)
@@ -70,8 +71,8 @@ def test_a_deleted_topic_that_is_made_again_begins_empty(how: str) -> None:
         leader = ready(group)
         group.run_program(delete)
         end(group, leader, how)
-        found = group.run_program(read_new)
-        assert sorted(body for body, _ in found) == sorted(b"new %d" % one for one in range(50))
+        messages = group.run_program(read_new)
+        assert sorted(body for body, _ in messages) == sorted(b"new %d" % one for one in range(50))
 
 
 @pytest.mark.parametrize("how", ["hand over", "cut", "pause"])
@@ -94,14 +95,14 @@ def test_who_leads_no_more_destroys_nothing(how: str, sync_s: float) -> None:
             group.simulation.run(1)
             group.hand_over(group.leader())
             group.wait(lambda: bool(group.leader()))
-        found = group.run_program(read)
+        messages = group.run_program(read)
         assert len(sent) == 60
-        assert set(sent) <= set(found)
-        assert all(body.startswith(b"new") for body, _ in found)
+        assert set(sent) <= set(messages)
+        assert all(body.startswith(b"new") for body, _ in messages)
 
 
 def test_what_is_sent_after_a_deletion_stays_whoever_asked_for_another_one() -> None:
-    """As an operator whose tool gave up, while producers go on and disks are slow."""
+    """An operator's tool gave up, while producers go on and disks are slow."""
     sent: list[tuple[float, bytes, int]] = []
     answered: list[float] = []
 
@@ -130,40 +131,40 @@ def test_what_is_sent_after_a_deletion_stays_whoever_asked_for_another_one() -> 
         group.wait(lambda: len(answered) == 3 and len(sent) > 400)
         group.simulation.kill(program.host.name)
         group.simulation.run(3)
-        found = group.run_program(read)
+        messages = group.run_program(read)
         later = {row[1:] for row in sent if row[0] > max(answered)}
         assert len(later) > 100
-        assert later <= set(found)
-        assert found[0][1] == 0, "a topic that is made again begins anew"
+        assert later <= set(messages)
+        assert messages[0][1] == 0, "a topic that is recreated begins at 0"
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 2.0])
 def test_a_reader_of_a_topic_that_is_made_again_gets_all_that_is_new(wait_s: float) -> None:
     """It waits at the end of the old queue, where the new one does not come for long."""
-    found: list[bytes] = []
+    bodies: list[bytes] = []
 
     async def consume(world: World) -> None:
         async with Consumer(world, nameservers=NAMESERVER, group="c") as consumer:
             await consumer.subscribe("T", start="first")
             while True:
-                found.extend(message.body for message in await consumer.poll(timeout_s=1))
+                bodies.extend(message.body for message in await consumer.poll(timeout_s=1))
                 await consumer.commit()
 
     with FailoverNodes(68) as group:
         leader = ready(group)
         old = group.run_program(lambda world: fill(world, "T", "old", 90))
         group.program(consume)
-        group.wait(lambda: len(found) == 90)
+        group.wait(lambda: len(bodies) == 90)
         group.simulation.run(1)
         group.run_program(lambda world: ask(world, group, leader, DELETE))
         group.simulation.run(wait_s)
         new = group.run_program(lambda world: fill(world, "T", "new", 20))
-        group.wait(lambda: len(found) >= 110)
-        assert found == [body for body, _ in old + new]
+        group.wait(lambda: len(bodies) >= 110)
+        assert bodies == [body for body, _ in old + new]
 
 
 def test_a_copy_that_lags_sends_no_reader_back() -> None:
-    """Its topic was deleted once; a reader that has more than the copy stays where it is."""
+    """Its topic was deleted once; a reader that has more than the copy stays at its position."""
     with FailoverNodes(68) as group:
         leader = ready(group)
         group.run_program(lambda world: fill(world, "T", "old", 20))
@@ -200,7 +201,7 @@ def test_a_topic_is_not_made_again_while_it_is_being_deleted() -> None:
 
 
 def test_who_cannot_write_that_a_topic_is_deleted_does_not_lead() -> None:
-    """Its disk has no room for it: its queues have what was deleted."""
+    """Its disk has no room for the deletion: its queues have deleted messages."""
     with FailoverNodes(63) as group:
         leader = ready(group)
         group.run_program(lambda world: fill(world, "T", "old", 50))
@@ -229,7 +230,7 @@ def test_who_cannot_write_that_a_topic_is_deleted_does_not_lead() -> None:
 
 
 def test_a_leader_that_deletes_still_owes_what_a_former_one_has_deleted() -> None:
-    """Its disk is slow: what is left of T is served to nobody, whatever else it deletes."""
+    """Its disk is slow: the rest of T is not served, whatever else it deletes."""
     with FailoverNodes(64) as group:
         leader = ready(group)
         group.run_program(lambda world: fill(world, "T", "old", 50))
@@ -260,7 +261,7 @@ def test_a_leader_that_deletes_still_owes_what_a_former_one_has_deleted() -> Non
 def test_a_deletion_that_a_full_disk_stops_is_told_and_ends_no_node(
     full: str, is_confirmed: bool, hangs_up: bool
 ) -> None:
-    """Of the leader. One that is confirmed already is done later, without being asked for again."""
+    """The leader's disk is full. A confirmed deletion is done later, without another request."""
 
     async def delete(world: World) -> Command:
         return await ask(world, group, group.leader(), DELETE)
@@ -281,9 +282,11 @@ def test_a_deletion_that_a_full_disk_stops_is_told_and_ends_no_node(
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "No space left on device" in (answer.remark or "")
         group.wait(lambda: "T" not in leaving)
-        told = [line for line in group.simulation.log if line.event == "tables.topic_not_deleted"]
-        assert [(line.node, line.fields["topic"]) for line in told] == [(leader, "T")]
-        assert "No space left on device" in str(told[0].fields["error"])
+        warnings = [
+            line for line in group.simulation.log if line.event == "tables.topic_not_deleted"
+        ]
+        assert [(line.node, line.fields["topic"]) for line in warnings] == [(leader, "T")]
+        assert "No space left on device" in str(warnings[0].fields["error"])
         disk.faults.remove(fault)
         if not is_confirmed:
             assert group.settle() == leader

@@ -1,5 +1,6 @@
-"""What a group with failover meets that no replica of it does: forged frames and requests, copied
-directories, logs that were cut by hand, a register that is gone, a disk that is full."""
+"""Input to a failover group that no replica of it sends: forged frames and requests, copied
+directories, logs that were cut by hand, a register that is gone, a disk that is full.
+"""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -59,7 +60,7 @@ REGISTRATION = RegisterReplicaRequest(
 
 
 def hostile_frames(epoch: int) -> list[bytes]:
-    """Of anybody who reaches the replication port."""
+    """Frames of a stranger who reaches the replication port."""
     hello = encode(epoch, HELLO)
     welcome = Welcome(
         leader=1,
@@ -151,20 +152,20 @@ def test_frames_of_nobody_harm_nobody() -> None:
 def test_a_forged_registration_is_refused_and_nothing_stands_still(forged: dict[str, Any]) -> None:
     with FailoverNodes(12) as group:
         leader = group.settle()
-        asked = replace(REGISTRATION, **forged)
+        registration = replace(REGISTRATION, **forged)
         assert group.entry is not None
-        if asked.groupUid == OURS:
-            asked = replace(asked, groupUid=group.entry.uid)
+        if registration.groupUid == OURS:
+            registration = replace(registration, groupUid=group.entry.uid)
 
         async def ask(world: World) -> int:
             connection = await dial(world, (group.simulation.host("ns-1").address, 9876))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connection.run)
-                found = await connection.request(
-                    request(RequestCode.RB_REGISTER_REPLICA, asked.encode())
+                answer = await connection.request(
+                    request(RequestCode.RB_REGISTER_REPLICA, registration.encode())
                 )
                 connection.close()
-            return found.code
+            return answer.code
 
         code = group.simulation.run_process(group.program(ask), 30)
         assert code != ResponseCode.SUCCESS
@@ -179,17 +180,17 @@ def test_a_copy_of_a_directory_does_not_expel_the_one_that_runs() -> None:
         assert group.entry is not None
         entry = group.entry
         mine = entry.replicas[3]
-        asked = replace(REGISTRATION, uuid=mine.uuid, incarnation=mine.incarnation + 1)
+        registration = replace(REGISTRATION, uuid=mine.uuid, incarnation=mine.incarnation + 1)
 
         async def ask(world: World) -> tuple[int, str | None]:
             connection = await dial(world, (group.simulation.host("ns-1").address, 9876))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connection.run)
-                found = await connection.request(
-                    request(RequestCode.RB_REGISTER_REPLICA, asked.encode())
+                answer = await connection.request(
+                    request(RequestCode.RB_REGISTER_REPLICA, registration.encode())
                 )
                 connection.close()
-            return found.code, found.remark
+            return answer.code, answer.remark
 
         code, remark = group.simulation.run_process(group.program(ask), 30)
         assert code == ResponseCode.CONTROLLER_INVALID_REQUEST
@@ -208,7 +209,7 @@ def _say_as(group: FailoverNodes, name: str, *frames: bytes) -> None:
     assert follower is not None
     hello = encode(entry.epoch, follower._hello())
 
-    async def come(world: World) -> None:
+    async def connect_as(world: World) -> None:
         stream = await world.network.connect(group.simulation.host(group.leader()).address, 10912)
         await stream.send_all(hello)
         assert await stream.receive_some(4096), "no WELCOME"
@@ -216,7 +217,7 @@ def _say_as(group: FailoverNodes, name: str, *frames: bytes) -> None:
         await trio.sleep(0.2)
         await trio.aclose_forcefully(stream)
 
-    group.simulation.run_process(group.program(come), 30)
+    group.simulation.run_process(group.program(connect_as), 30)
 
 
 @pytest.mark.slow
@@ -261,7 +262,7 @@ def _lose_register(group: FailoverNodes) -> None:
 
 
 def _damage(group: FailoverNodes) -> str:
-    """Why a controller knows nothing of the group."""
+    """Reasons why a controller has no record of the group."""
     return str(group.status()[GROUP]["damaged"])
 
 
@@ -284,7 +285,7 @@ def test_a_controller_that_stood_still_takes_nobody_for_dead() -> None:
 
 
 def test_a_lost_register_elects_nobody_until_an_operator_does() -> None:
-    """Who comes first may lack what was acknowledged, which only the register knew."""
+    """The first replica to come may lack acknowledged messages, which only the register knew."""
     with FailoverNodes(16) as group:
         group.settle()
         traffic = Traffic(group)
@@ -337,7 +338,7 @@ def test_a_register_lost_under_a_running_group_is_built_anew() -> None:
 
 @pytest.mark.slow
 def test_an_old_register_elects_nobody_until_the_newest_is_back() -> None:
-    """Who is in sync by it may lack what was acknowledged since; its status says so."""
+    """Its in-sync replicas may lack messages acknowledged since; its status says so."""
     with FailoverNodes(22) as group:
         first = group.settle()
         old = group.shelf.copy()
@@ -395,12 +396,12 @@ def test_what_cannot_be_pulled_yet_is_not_beyond_the_end() -> None:
                 await trio.sleep(0.1)
                 assert queue_max("T", 0, committed=False) == 5
                 assert queue_max("T", 0) == 0
-                found = []
+                answers = []
                 for offset in (4, 5, 6):
                     pulled = await connection.request(pull("T", offset, hold_s=0.1))
-                    found.append((pulled.code, int(pulled.fields["nextBeginOffset"])))
+                    answers.append((pulled.code, int(pulled.fields["nextBeginOffset"])))
                 nursery.cancel_scope.cancel()
-            return found
+            return answers
 
         moved, later = ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND
         found = group.simulation.run_process(group.program(ask), 30)

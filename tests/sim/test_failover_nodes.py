@@ -1,5 +1,6 @@
-"""Whole nodes in a group with failover: whoever dies, another one leads, and nothing that was
-acknowledged is lost."""
+"""Whole nodes in a failover group: after any death another node leads, and nothing acknowledged is
+lost.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -53,9 +54,9 @@ def test_tables_survive_their_leader() -> None:
             for number in range(30):
                 await producer.send(Message("Made", b"%d" % number))
             await reader.subscribe("Made", start="first")
-            seen = 0
-            while seen < 30:
-                seen += len(await reader.poll())
+            polled = 0
+            while polled < 30:
+                polled += len(await reader.poll())
             await reader.commit()
             await trio.sleep(1.2)
             return sorted(reader.positions().values())
@@ -96,9 +97,9 @@ def test_what_an_operator_makes_while_nobody_leads_is_made_by_the_next() -> None
         program = group.program(make)
         group.simulation.run(1)
         group.simulation.kill(first)
-        made = group.simulation.run_process(program, 60)
-        assert made[0] == GROUP
-        assert "cg" in made
+        names = group.simulation.run_process(program, 60)
+        assert names[0] == GROUP
+        assert "cg" in names
         assert group.leader() not in ("", first)
 
 
@@ -189,26 +190,26 @@ def test_a_leader_that_no_controller_reaches_is_told_by_those_that_follow() -> N
         traffic.start()
         group.simulation.run(1)
         network, pair = group.simulation.network, (first, "ns-1")
-        for one, other in (pair, pair[::-1]):
-            network.between(one, other).cut = True
+        for host, peer in (pair, pair[::-1]):
+            network.between(host, peer).cut = True
         fenced = "leader.fenced"
-        group.wait(lambda: fenced in [one.event for one in group.simulation.log])
-        assert next(one.node for one in group.simulation.log if one.event == fenced) == first
+        group.wait(lambda: fenced in [host.event for host in group.simulation.log])
+        assert next(host.node for host in group.simulation.log if host.event == fenced) == first
         cut_off = group.nodes[first].failover
         assert cut_off is not None
         group.wait(lambda: cut_off.member.leader is None)
-        heard, entry = cut_off.agent.entry, group.entry
-        assert heard is not None
+        last_entry, entry = cut_off.agent.entry, group.entry
+        assert last_entry is not None
         assert entry is not None
-        assert heard.epoch < entry.epoch  # no controller has told it
-        for one, other in (pair, pair[::-1]):
-            network.between(one, other).cut = False
-            network.changed(one, other)
+        assert last_entry.epoch < entry.epoch  # no controller has told it
+        for host, peer in (pair, pair[::-1]):
+            network.between(host, peer).cut = False
+            network.changed(host, peer)
         traffic.check()
 
 
 def test_an_operator_may_accept_a_loss() -> None:
-    """All lose their power, and with it what was acknowledged in memory; one is told to lead."""
+    """All lose power, and with it messages acknowledged in memory; one is told to lead."""
     with FailoverNodes(4) as group:
         group.settle()
         traffic = Traffic(group)
@@ -259,7 +260,7 @@ def test_a_classic_group_becomes_one_with_failover_and_goes_back() -> None:
         for name in ("g-2", "g-1"):
             group.simulation.stop(name)
             group.simulation.run(3)
-        # A slave's directory founds no group, whoever comes first; an empty one joins later.
+        # A slave's directory founds no group, in any order; an empty one joins later.
         group.start("g-2")
         group.simulation.run(3)
         assert group.entry is None
@@ -318,14 +319,14 @@ def test_what_another_broker_has_written_into_a_directory_is_cut_off() -> None:
         group.simulation.run(2)
         group.start(name)
         group.settle()
-        told = [line for line in group.simulation.log if line.event == "failover.foreign_hand"]
-        kept = group.simulation.process(name).disk.contents(str(told[0].fields["kept"]))
-        assert kept.count(b"foreign") == 20, "what that broker acknowledged"
+        warnings = [line for line in group.simulation.log if line.event == "failover.foreign_hand"]
+        kept_bytes = group.simulation.process(name).disk.contents(str(warnings[0].fields["kept"]))
+        assert kept_bytes.count(b"foreign") == 20, "what that broker acknowledged"
         traffic.check()
 
 
 def test_a_start_does_not_forget_what_was_on_disk() -> None:
-    """Of a replica that does not know yet how much is confirmed (`soak-failover` 50013)."""
+    """The replica does not know yet how much is confirmed (`soak-failover` 50013)."""
 
     def on_disk() -> int:
         data = group.simulation.process(first).disk.contents("/store/rocketbed.flushed")

@@ -33,8 +33,8 @@ def not_ready(group: FailoverNodes, name: str) -> str:
         async with Admin(world, nameservers="ns-1:9876") as admin:
             return (await admin.runtime_info(address))["rbNotReady"]
 
-    found: str = group.simulation.run_process(group.program(ask), 30)
-    return found
+    reason: str = group.simulation.run_process(group.program(ask), 30)
+    return reason
 
 
 def test_a_refusal_is_told_once_in_each_log_and_by_who_is_refused() -> None:
@@ -49,8 +49,8 @@ def test_a_refusal_is_told_once_in_each_log_and_by_who_is_refused() -> None:
             (leader, "warning", "leader.follower_refused"),
             ("g-3", "warning", "follower.refused"),
         ]
-        said = f"it follows nobody: replica {leader[2:]} refuses: {SIZES}"
-        assert not_ready(group, "g-3").startswith(said)
+        expected = f"it follows nobody: replica {leader[2:]} refuses: {SIZES}"
+        assert not_ready(group, "g-3").startswith(expected)
         assert [not_ready(group, name) for name in ("g-1", "g-2")] == ["", ""]
 
 
@@ -93,7 +93,7 @@ def go_on(group: FailoverNodes) -> None:
 
 
 def follower_of(group: FailoverNodes) -> str:
-    """One that follows, dead, after some traffic; the disk that it leaves is its host's image."""
+    """A dead follower, after some traffic; the disk that it leaves is its host's image."""
     leader = group.settle()
     go_on(group)
     name = next(name for name in group.names if name != leader)
@@ -104,8 +104,8 @@ def follower_of(group: FailoverNodes) -> str:
 @pytest.mark.slow
 def test_a_log_of_another_group_with_the_same_epochs_is_refused() -> None:
     """`epoch.rb` went with the former log; by the markers in this one it is ours."""
-    with FailoverNodes(33) as other:
-        theirs = other.simulation.host(follower_of(other)).image
+    with FailoverNodes(33) as second_group:
+        theirs = second_group.simulation.host(follower_of(second_group)).image
     with FailoverNodes(34) as group:
         name = follower_of(group)
         host = group.simulation.host(name)
@@ -150,33 +150,33 @@ def test_an_empty_directory_goes_on_for_one_that_is_lost() -> None:
 def test_an_empty_directory_waits_until_nothing_hangs_on_the_lost_one() -> None:
     with FailoverNodes(37) as group:
         name = follower_of(group)
-        others = [one for one in group.names if one != name]
-        for one in others:
+        remaining = [one for one in group.names if one != name]
+        for one in remaining:
             group.simulation.kill(one)
         group.simulation.host(name).image = SimDisk().image()
         group.start(name)
         group.simulation.run(3)
-        group.start(*others)
+        group.start(*remaining)
         group.settle()
         go_on(group)
 
 
 def expelled(group: FailoverNodes, name: str) -> str:
-    """Why a replica ended."""
+    """Return the reason why a replica ended."""
     process = group.simulation.process(name)
     group.wait(lambda: process.done)
     return process.end_reason
 
 
 def test_an_empty_directory_does_not_go_on_for_one_that_counts_or_runs() -> None:
-    """All that a group holds may be what the lost one has; and a number may be a mistake."""
+    """The lost replica may have had the only copy of everything; and a number may be a mistake."""
     with FailoverNodes(36) as group:
         name = follower_of(group)
         group.simulation.tolerate_crashes = True
         host = group.simulation.host(name)
         image = host.image
-        others = [one for one in group.names if one != name]
-        for one in others:
+        remaining = [one for one in group.names if one != name]
+        for one in remaining:
             group.simulation.kill(one)
         host.image = SimDisk().image()
         group.start(name)

@@ -42,8 +42,8 @@ SEEDS = 150
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_that_is_removed_is_missed(name: str) -> None:
-    _, found = find(RULES[name], CAUGHT[name][0], NEAR)
-    assert found
+    _, violation = find(RULES[name], CAUGHT[name][0], NEAR)
+    assert violation
 
 
 @pytest.mark.parametrize("name", ONCE)
@@ -60,26 +60,26 @@ def test_what_has_failed_once_does_no_more(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_fresh_seeds_miss_it_too(name: str) -> None:
-    _, found = find(RULES[name], FRESH, SEEDS)
-    assert found, f"{SEEDS} seeds without a violation"
+    _, violation = find(RULES[name], FRESH, SEEDS)
+    assert violation, f"{SEEDS} seeds without a violation"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SECOND_LINES)
 def test_a_second_line_is_not_missed(name: str) -> None:
     rule, _ = SECOND_LINES[name]
-    seed, found = find(rule, FRESH, SEEDS // 5)
-    assert not found, f"seed {seed}: {found}; it belongs to RULES"
+    seed, violation = find(rule, FRESH, SEEDS // 5)
+    assert not violation, f"seed {seed}: {violation}; it belongs to RULES"
 
 
 def test_with_all_rules_no_seed_loses_anything() -> None:
     seeds = range(FRESH, FRESH + 10)
     with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
-        found = pool.map(fresh, seeds, chunksize=4)
-        lost = {seed: text for seed, text in zip(seeds, found, strict=True) if text}
+        violations = pool.map(fresh, seeds, chunksize=4)
+        lost = {seed: text for seed, text in zip(seeds, violations, strict=True) if text}
     assert not lost
 
 
 def fresh(seed: int) -> str:
-    """What a group of two, or of three for an odd seed, has violated; empty for nothing."""
+    """Return the violations of a group of two, or of three for an odd seed; empty for none."""
     return run(seed, replicas=2 + seed % 2)

@@ -1,5 +1,6 @@
-"""Topics, groups, positions and locks of a group with failover: what was answered holds at whoever
-leads next, and who does not lead changes nothing."""
+"""Topics, groups, positions and locks of a failover group: answered changes hold under the next
+leader, and a follower changes nothing.
+"""
 
 from dataclasses import replace
 
@@ -80,7 +81,7 @@ def test_what_cannot_be_put_into_the_log_is_not_answered_with_success(
 
 @pytest.mark.parametrize("how", ["hand over", "stop"])
 def test_a_change_that_was_answered_survives_a_planned_change_of_the_leader(how: str) -> None:
-    made: dict[str, bool] = {}
+    groups_made: dict[str, bool] = {}
 
     async def operate(world: World, first: int) -> None:
         async with Admin(world, nameservers=NAMESERVER) as admin:
@@ -88,13 +89,13 @@ def test_a_change_that_was_answered_survives_a_planned_change_of_the_leader(how:
                 name = f"group-{number}"
                 try:
                     await admin.create_group(SubscriptionGroupConfig(group_name=name))
-                    made[name] = True
+                    groups_made[name] = True
                     if number % 2:
-                        made.pop(name)
+                        groups_made.pop(name)
                         await admin.delete_group(name)
-                        made[name] = False
+                        groups_made[name] = False
                 except Exception:  # whatever it was, nothing is promised
-                    made.pop(name, None)
+                    groups_made.pop(name, None)
                     await trio.sleep(0.05)
 
     async def all_three(world: World) -> None:
@@ -105,13 +106,13 @@ def test_a_change_that_was_answered_survives_a_planned_change_of_the_leader(how:
     with FailoverNodes(52) as group:
         leader = ready(group)
         program = group.program(all_three)
-        group.wait(lambda: len(made) > 40)
+        group.wait(lambda: len(groups_made) > 40)
         new = end(group, leader, how)
-        count = len(made)
-        group.wait(lambda: len(made) > count + 20)
+        count = len(groups_made)
+        group.wait(lambda: len(groups_made) > count + 20)
         group.simulation.kill(program.host.name)
         groups = group.nodes[new].tables.groups
-        assert {name: groups.get(name) is not None for name in made} == made
+        assert {name: groups.get(name) is not None for name in groups_made} == groups_made
 
 
 def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None:
@@ -124,7 +125,7 @@ def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None
                 nursery.start_soon(admin.create_topic, name)
 
     async def too_large(world: World) -> None:
-        """Whoever asks for a row that no record takes is told so, and nobody else."""
+        """Check that a request for a row that no record takes is refused, and only that one."""
         big = SubscriptionGroupConfig(group_name="big", attributes={"a": "x" * 2000})
         small = [SubscriptionGroupConfig(group_name=f"small-{number}") for number in range(8)]
         async with Admin(world, nameservers=NAMESERVER) as admin, trio.open_nursery() as nursery:
@@ -268,7 +269,7 @@ def test_a_planned_change_of_the_leader_forgets_no_commit(how: str) -> None:
 @pytest.mark.parametrize("how", ["pause", "cut"])
 def test_nothing_is_promised_by_who_can_have_nothing_confirmed(how: str) -> None:
     """Positions and locks at a leader whose followers are silent: another one may lead by now."""
-    taken: list[tuple[float, int]] = []
+    accepted: list[tuple[float, int]] = []
     place = {"consumerGroup": "cg", "topic": "T", "queueId": "0"}
 
     async def commit(world: World) -> None:
@@ -278,7 +279,7 @@ def test_nothing_is_promised_by_who_can_have_nothing_confirmed(how: str) -> None
             fields = {**place, "commitOffset": str(number)}
             command = request(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
             if (await ask(world, group, leader, command)).code == ResponseCode.SUCCESS:
-                taken.append((trio.current_time(), number))
+                accepted.append((trio.current_time(), number))
             await trio.sleep(0.05)
 
     async def lock(world: World) -> int:
@@ -290,16 +291,16 @@ def test_nothing_is_promised_by_who_can_have_nothing_confirmed(how: str) -> None
         leader = ready(group)
         group.run_program(lambda world: fill(world, "T", "body", 1))
         group.program(commit)
-        group.wait(lambda: len(taken) > 20)
+        group.wait(lambda: len(accepted) > 20)
         followers = [name for name in group.names if name != leader]
         for name in followers:
             if how == "pause":
                 group.simulation.pause(name)
             else:
                 cut(group.simulation.network, leader, name)
-        began = taken[-1][0]
+        began = accepted[-1][0]
         group.simulation.run(2.5)
-        assert taken[-1][0] - began < 1.0
+        assert accepted[-1][0] - began < 1.0
         assert group.run_program(lock) != ResponseCode.SUCCESS
 
 
@@ -313,8 +314,8 @@ def test_a_lock_is_known_to_who_starts_again_while_many_groups_commit() -> None:
         return LockedQueues.decode((await ask(world, group, name, command)).body).lock_ok_mq_set
 
     def commit(number: int) -> None:
-        for one in range(1000):
-            group.nodes[leader].tables.offsets.commit(f"group-{one}", "T", 0, number % 10)
+        for group_number in range(1000):
+            group.nodes[leader].tables.offsets.commit(f"group-{group_number}", "T", 0, number % 10)
 
     with FailoverNodes(59) as group:
         leader = ready(group)
@@ -337,8 +338,8 @@ def test_a_lock_is_known_to_who_starts_again_while_many_groups_commit() -> None:
         assert group.run_program(lambda world: lock(world, new, "two")) == []
 
 
-@pytest.mark.parametrize("what", ["mode", "clone"])
-def test_what_an_operator_changed_survives_a_kill(what: str) -> None:
+@pytest.mark.parametrize("setting", ["mode", "clone"])
+def test_what_an_operator_changed_survives_a_kill(setting: str) -> None:
     async def change(world: World) -> None:
         await fill(world, "T", "body", 50)
         async with Admin(world, nameservers=NAMESERVER) as admin:
@@ -350,7 +351,7 @@ def test_what_an_operator_changed_survives_a_kill(what: str) -> None:
         clone = {"srcGroup": "from", "destGroup": "to", "topic": "T", "offline": "true"}
         command = (
             request(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, mode.encode())
-            if what == "mode"
+            if setting == "mode"
             else request(RequestCode.CLONE_GROUP_OFFSET, clone)
         )
         assert (await ask(world, group, leader, command)).code == ResponseCode.SUCCESS
@@ -359,14 +360,14 @@ def test_what_an_operator_changed_survives_a_kill(what: str) -> None:
         leader = ready(group)
         group.run_program(change)
         tables = group.nodes[end(group, leader, "kill")].tables
-        if what == "mode":
+        if setting == "mode":
             assert tables.modes.row("T@from")["popShareQueueNum"] == 7
         else:
             assert tables.offsets.get("to", "T", 0) == 33
 
 
 def test_a_leader_whom_no_follower_reaches_gives_way() -> None:
-    """All of them reach the controller, so that nobody is missed there."""
+    """All of them reach the controller, so that it misses none."""
     with FailoverNodes(65) as group:
         leader = ready(group)
         for name in group.names:

@@ -57,7 +57,7 @@ def all_run(group: FailoverNodes) -> bool:
 
 
 def test_full_disks_everywhere_are_waited_for() -> None:
-    """Nobody is a better leader: it stays who leads, and takes messages as soon as it can."""
+    """No better leader exists: the leader stays, and accepts messages as soon as it can."""
     with FailoverNodes(27) as group:
         leader = group.settle()
         traffic = Traffic(group)
@@ -81,26 +81,26 @@ def test_full_disks_everywhere_are_waited_for() -> None:
 def test_who_has_no_room_for_an_epoch_steps_down_and_lives(seed: int) -> None:
     with FailoverNodes(seed) as group:
         leader = group.settle()
-        others = [name for name in group.names if name != leader]
+        followers = [name for name in group.names if name != leader]
         traffic = Traffic(group)
         traffic.start()
         group.simulation.run(1)
-        fill(group, *others)
+        fill(group, *followers)
         group.simulation.kill(leader)
         group.simulation.run(10)
         assert group.leader() == ""
-        assert all(group.simulation.process(name).state == "running" for name in others)
+        assert all(group.simulation.process(name).state == "running" for name in followers)
         assert group.entry is not None
         assert 5 < group.entry.epoch < 50
         make_room(group)
-        group.wait(lambda: group.leader() in others, 15)
+        group.wait(lambda: group.leader() in followers, 15)
         group.start(leader)
         group.settle()
         traffic.check()
 
 
 def rot(disk: SimDisk) -> int:
-    """A bit of the first message's body, which is found by nobody but a reader; where."""
+    """Flip a bit of the first message's body, which only a reader finds; return its place."""
     at = disk.contents(FIRST_SEGMENT).index(b"1 \0\0\0") + 4
     flip_bit(disk, FIRST_SEGMENT, 8 * at)
     return at
@@ -154,14 +154,14 @@ def test_damage_is_not_copied() -> None:
 
 
 def last_bit(group: FailoverNodes, name: str) -> tuple[str, int]:
-    """One of the last records in a log: file and bit."""
+    """Return file and bit of one of the last records in a log."""
     store = group.nodes[name].store
     segment, at = divmod(store.max_offset - 1000, store.config.segment_size)
     return f"/store/commitlog/{segment * store.config.segment_size:020d}", 8 * at
 
 
 def test_a_leader_whom_all_followers_refuse_gives_the_lead_away() -> None:
-    """Nobody is linked to whom it could hand over, and nothing is confirmed here any more."""
+    """It has no follower to hand over to, and nothing is confirmed here any more."""
     with FailoverNodes(38) as group:
         leader = group.settle()
         traffic = Traffic(group)
@@ -194,11 +194,11 @@ def test_no_room_right_behind_a_marker(monkeypatch: pytest.MonkeyPatch) -> None:
         traffic.start()
         group.simulation.run(1)
 
-        async def begin_epoch(epochs: StoreEpochs, number: int, who: int) -> int:
-            start = await begin(epochs, number, who)
+        async def begin_epoch(epochs: StoreEpochs, number: int, replica_number: int) -> int:
+            start = await begin(epochs, number, replica_number)
             if not full:
                 full.append(number)
-                fill(group, f"g-{who}")
+                fill(group, f"g-{replica_number}")
             return start
 
         monkeypatch.setattr(StoreEpochs, "begin_epoch", begin_epoch)
@@ -260,7 +260,7 @@ def test_what_a_producer_says_is_a_checksum_stops_nobody() -> None:
 def test_a_lack_is_waited_for_only_while_the_old_file_is_in_place(
     step: str, error: type[ReplicationError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind that nobody knows what a start finds, and a cut that is on record there is done."""
+    """After that, the next start may find either file, and a cut on record there is done."""
 
     def lacks(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -272,8 +272,8 @@ def test_a_lack_is_waited_for_only_while_the_old_file_is_in_place(
             patch.setattr(SimDisk, step, lacks)
             with pytest.raises(error):
                 await write_kept(world, "/kept", "x", "kind 1", {"number": 2})
-        found = read_kept(world, "/kept/x", "kind 1")
-        assert found == {"number": 1 if error is NoRoom else 2}
+        document = read_kept(world, "/kept/x", "kind 1")
+        assert document == {"number": 1 if error is NoRoom else 2}
 
     with Simulation(0) as simulation:
         simulation.run_process(simulation.start("host", write), 5)

@@ -37,9 +37,11 @@ def ask(info: bytes | None, first: bytes | None) -> tuple[LogStart | None, str]:
     with Simulation() as simulation:
         simulation.start("master", master)
         simulation.run(0.01)
-        found = simulation.run_process(simulation.start("slave", slave))
-        told = [line.fields for line in simulation.log if line.event == "replication.start_unknown"]
-        return found, str(told[0]["reason"]) if told else ""
+        start = simulation.run_process(simulation.start("slave", slave))
+        reports = [
+            line.fields for line in simulation.log if line.event == "replication.start_unknown"
+        ]
+        return start, str(reports[0]["reason"]) if reports else ""
 
 
 def runtime_info(minimum: object, maximum: object) -> bytes:
@@ -71,9 +73,9 @@ def test_answers_that_tell(info: bytes, first: bytes | None, expected: LogStart 
     ],
 )
 def test_answers_that_do_not(info: bytes | None, first: bytes | None, reason: str) -> None:
-    found, told = ask(info, first)
-    assert found is None
-    assert reason in told
+    start, report = ask(info, first)
+    assert start is None
+    assert reason in report
 
 
 def test_a_master_that_is_away() -> None:

@@ -1,4 +1,4 @@
-"""What a lost power leaves is a torn end for `store check`, never damage: each of these starts."""
+"""A lost power leaves a torn end for `store check`, never damage: each of these starts."""
 
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +14,9 @@ CUTS = 36
 
 
 async def scenario(session: Session) -> None:
-    """Keys, delays, a message put back, a topic that is deleted and made again of another type."""
+    """Send with keys and delays, put a message back, delete a topic and recreate it with another
+    type.
+    """
     await session.heartbeat()
     for number in range(10):
         await session.send("T", b"%d" % number, properties={"KEYS": f"k{number}"})

@@ -41,8 +41,8 @@ def delete(*numbers: int) -> Change:
 
 def both(*changes: Change) -> Change:
     def change(disk: SimDisk) -> None:
-        for one in changes:
-            one(disk)
+        for apply in changes:
+            apply(disk)
 
     return change
 
@@ -104,9 +104,9 @@ def test_a_kill_while_another_history_comes_leaves_the_log_as_it_was(
             try_to_heal, settings(), wrong_one, image=image, crash_at=event, kind=kind
         )
         # A power cut may bring back names that the test removed; a heal brings nothing.
-        found = log_of(crashed.image).items()
-        assert log_of(image).items() <= found <= log_of(right).items(), event
-        assert kind == "power" or found == log_of(image).items(), event
+        records_after = log_of(crashed.image).items()
+        assert log_of(image).items() <= records_after <= log_of(right).items(), event
+        assert kind == "power" or records_after == log_of(image).items(), event
     healed = run_solo(heal_it, settings(), a_replica(right), image=crashed.image, boots=2)
     assert log_of(healed.image) == log_of(right)
     assert not any("heal.fetched" in path for path in healed.image.paths())
@@ -117,8 +117,8 @@ def test_a_history_of_records_of_the_same_sizes_is_another_one(damage: Change) -
     """Also where nothing good stands before the hole, or the record right before it is the same."""
     right, wrong = goes_on(None, b"good" * 80), goes_on(None, b"evil" * 80)
     image = edited(right, damage)
-    said = run_solo(try_to_heal, settings(), a_replica(wrong), image=image).value
-    assert "its log is another one" in said
+    refusal = run_solo(try_to_heal, settings(), a_replica(wrong), image=image).value
+    assert "its log is another one" in refusal
     assert run_solo(try_to_heal, settings(), a_replica(right), image=image).value == ""
 
 
@@ -126,8 +126,8 @@ def test_more_than_the_last_record_before_the_hole_is_compared() -> None:
     right = goes_on(None, b"good" * 80)
     image = edited(right, newest_segment_deleted)
     wrong = edited(right, lambda disk: flip_bit(disk, segments_of(disk.image())[0], 8 * 150))
-    said = run_solo(try_to_heal, settings(), a_replica(wrong), image=image).value
-    assert "other bytes than this log in the record at 0" in said
+    refusal = run_solo(try_to_heal, settings(), a_replica(wrong), image=image).value
+    assert "other bytes than this log in the record at 0" in refusal
 
 
 def test_damage_that_begins_in_the_properties_of_a_record_is_healed() -> None:
@@ -228,7 +228,7 @@ def test_an_empty_file_far_behind_the_log_is_left_to_the_start() -> None:
 
 
 def test_what_the_marks_do_not_tell_the_records_do() -> None:
-    """A segment behind a hole is the log's when a record stands in it, however little is known."""
+    """A segment after a hole is the log's if a record is in it, however little is known."""
     whole = session(fill_and_close).image
     image = edited(whole, both(lose_all_marks, delete(1)))
     healed = run_solo(heal_it, settings(segment_size=SEGMENT_SIZE), a_replica(whole), image=image)
@@ -236,7 +236,7 @@ def test_what_the_marks_do_not_tell_the_records_do() -> None:
 
 
 def test_a_short_segment_keeps_its_good_records(common: DiskImage) -> None:
-    """One above the last offset known to be on disk: no replica may have what stands in it."""
+    """A record above the last offset known to be synced: no replica may have its bytes."""
 
     def shorten(disk: SimDisk) -> None:
         path = segments_of(disk.image())[-1]

@@ -1,4 +1,4 @@
-"""What recovery leaves after a crash is clean in the eyes of the independent reader too."""
+"""A store after recovery from a crash is clean by the independent reader too."""
 
 from contextlib import closing
 from pathlib import Path

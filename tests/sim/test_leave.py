@@ -1,4 +1,4 @@
-"""Which ends of a node a fault explains, and for how long."""
+"""Ends of a node that a fault explains, and for how long."""
 
 import pytest
 import trio
@@ -19,8 +19,9 @@ UNMET = ("at 1s crash b1 at mark store.cut_* within 1s",)
 
 
 def findings(*steps: str, ends: int | None = None, after_s: float = 3) -> list[str]:
-    """What is found of a lone node. At its start number `ends` it ends by itself, some seconds
-    after it, and says that its disk failed."""
+    """Return the findings on a lone node that ends some seconds after its start number `ends` and
+    reports that its disk failed.
+    """
 
     def plant() -> None:
         from rocketbed.node.store.errors import StoreFailed
@@ -97,9 +98,9 @@ def test_a_restart_does_not_hide_an_end() -> None:
     assert "no-unexpected-exit" in findings(*SICK, "at 6.2s restart b1 down", ends=2)
 
 
-@pytest.mark.parametrize(("after_s", "found"), [(14.0, ["no-unexpected-exit"]), (300.0, [])])
+@pytest.mark.parametrize(("after_s", "expected_ids"), [(14.0, ["no-unexpected-exit"]), (300.0, [])])
 def test_a_nameserver_that_ends_by_itself_in_the_calm_is_found(
-    after_s: float, found: list[str]
+    after_s: float, expected_ids: list[str]
 ) -> None:
     """The other one serves everybody."""
 
@@ -113,4 +114,4 @@ def test_a_nameserver_that_ends_by_itself_in_the_calm_is_found(
         original = swap("rocketbed.routing.nameserver:Nameserver.run", end)
 
     outcome = run_plan(plan_of(nameservers=2), Options(before=plant))
-    assert outcome.finding_ids == found
+    assert outcome.finding_ids == expected_ids

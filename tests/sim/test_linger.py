@@ -28,7 +28,7 @@ def producer(world: World, **options: Any) -> Producer:
 
 
 async def send_all(sender: Producer, messages: list[Message], **options: Any) -> list[Outcome]:
-    """All at once; outcomes in the order of the messages."""
+    """Send all at once; return outcomes in the order of the messages."""
     outcomes: dict[int, Outcome] = {}
 
     async def send(number: int, message: Message) -> None:
@@ -41,12 +41,12 @@ async def send_all(sender: Producer, messages: list[Message], **options: Any) ->
 
 
 async def read_all(world: World) -> list[Received]:
-    found: list[Received] = []
+    messages_read: list[Received] = []
     async with Consumer(world, nameservers=NAMESERVERS, group="cg") as reader:
         await reader.subscribe("T", start="first")
         while messages := await reader.poll(timeout_s=10):
-            found += messages
-    return found
+            messages_read += messages
+    return messages_read
 
 
 def place_of(outcome: Outcome) -> tuple[Any, ...]:
@@ -70,16 +70,16 @@ def test_each_of_a_batch_is_told_where_it_is(order_key: str | None) -> None:
     with SimCluster() as cluster:
         cluster.start("a-0")
         cluster.simulation.run(1)
-        outcomes, found, took_s = cluster.run(main)
+        outcomes, messages_read, took_s = cluster.run(main)
     assert 0.02 <= took_s < 0.2
-    told = {place_of(outcome): body for outcome, body in zip(outcomes, bodies, strict=True)}
-    assert told == {
+    places = {place_of(outcome): body for outcome, body in zip(outcomes, bodies, strict=True)}
+    assert places == {
         (one.queue, one.queue_offset, one.message_id, one.offset_id): one.body
-        for one in found
+        for one in messages_read
         if one.body != b"first"
     }
     # One batch, in the order of the calls, in one queue.
-    assert len({place[0] for place in told}) == 1
+    assert len({place[0] for place in places}) == 1
     offsets = [place[1] for place in map(place_of, outcomes)]
     assert sorted(offsets) == list(range(min(offsets), min(offsets) + COUNT))
 
@@ -90,7 +90,7 @@ def test_a_kill_of_the_master_takes_no_batch_that_was_sent(seed: int) -> None:
     stopping: list[bool] = []
 
     async def send(world: World) -> None:
-        async def one(number: int) -> None:
+        async def produce(number: int) -> None:
             count = 0
             while not stopping:
                 body = b"%d/%d" % (number, count)
@@ -99,7 +99,7 @@ def test_a_kill_of_the_master_takes_no_batch_that_was_sent(seed: int) -> None:
 
         async with producer(world, linger_s=0.004) as sender, trio.open_nursery() as nursery:
             for number in range(20):
-                nursery.start_soon(one, number)
+                nursery.start_soon(produce, number)
 
     with SimCluster(seed) as cluster:
         cluster.start("a-0", "a-1", sync=True)
@@ -114,13 +114,13 @@ def test_a_kill_of_the_master_takes_no_batch_that_was_sent(seed: int) -> None:
         stopping.append(True)
         cluster.simulation.run(60, until=lambda: program.done)
         program.value()
-        found = Counter(one.body for one in cluster.run(read_all))
+        counts = Counter(one.body for one in cluster.run(read_all))
     assert len(outcomes) > 1000
     for body, outcome in outcomes.items():
         if isinstance(outcome, Sent):
-            assert found[body] == 1 or (found[body] > 1 and outcome.may_be_double)
+            assert counts[body] == 1 or (counts[body] > 1 and outcome.may_be_double)
         elif isinstance(outcome, Refused):
-            assert not found[body]
+            assert not counts[body]
 
 
 def test_one_that_no_broker_takes_is_refused_alone() -> None:
@@ -164,9 +164,9 @@ def test_who_is_cancelled_before_the_batch_went_is_not_sent_and_the_others_are()
     with SimCluster() as cluster:
         cluster.start("a-0")
         cluster.simulation.run(1)
-        outcomes, found = cluster.run(main)
+        outcomes, bodies_read = cluster.run(main)
     assert [type(outcome) for outcome in outcomes] == [Sent]
-    assert found == {b"kept"}
+    assert bodies_read == {b"kept"}
 
 
 @pytest.mark.parametrize("how", ["end", "cancel"])
@@ -309,10 +309,10 @@ def test_memory_is_given_in_order_and_to_nobody_who_left() -> None:
 
         async def take(name: str, size: int, scope: trio.CancelScope) -> None:
             with scope:
-                taken = await memory.take(size)
+                size_taken = await memory.take(size)
                 order.append(name)
                 await over.wait()
-                memory.give(taken)
+                memory.give(size_taken)
 
         scopes = {name: trio.CancelScope() for name in "abcde"}
         async with trio.open_nursery() as nursery:

@@ -46,7 +46,7 @@ async def send(world: World, *bodies: bytes, queues: int = 2, attributes: str = 
 
 
 async def one_send(body: bytes, world: World) -> str | None:
-    """Its offset id."""
+    """Send a message; return its offset id."""
     async with Producer(world, nameservers=NAMESERVERS, timeout_s=10) as sender:
         outcome = await sender.send(Message("T", body))
         assert isinstance(outcome, Sent)
@@ -105,19 +105,19 @@ def test_what_cannot_be_handled_comes_again_and_is_dead_in_the_end(attributes: s
 def test_a_function_that_does_not_return_holds_nobody_else_up() -> None:
     async def main(world: World) -> None:
         await send(world, b"stuck", *(b"%d" % number for number in range(30)), queues=1)
-        heard: list[bytes] = []
+        bodies: list[bytes] = []
 
         async def handler(message: Received) -> None:
             if message.body == b"stuck" and not message.reconsume_times:
                 await trio.sleep_forever()
-            heard.append(message.body)
+            bodies.append(message.body)
 
         async with consumer(world) as reader:
             await reader.subscribe("T", start="first")
             with trio.move_on_after(60):
                 await reader.listen(handler, workers=2, timeout_s=20)
-        assert heard[-1] == b"stuck"
-        assert sorted(heard[:-1]) == sorted(b"%d" % number for number in range(30))
+        assert bodies[-1] == b"stuck"
+        assert sorted(bodies[:-1]) == sorted(b"%d" % number for number in range(30))
 
     run_cluster(main)
 
@@ -139,12 +139,12 @@ def test_a_stop_lets_what_is_in_hand_be_handled() -> None:
             await reader.listen(handler, workers=5)
         assert begun == done
         assert 20 <= len(done) < 26
-        rest: list[bytes] = []
+        remaining_bodies: list[bytes] = []
         async with consumer(world) as reader:
             await reader.subscribe("T", start="first")
             while messages := await reader.poll(timeout_s=5):
-                rest += [message.body for message in messages]
-        assert len(rest) == len(set(rest)) == 60 - len(done)
+                remaining_bodies += [message.body for message in messages]
+        assert len(remaining_bodies) == len(set(remaining_bodies)) == 60 - len(done)
 
     run_cluster(main)
 
@@ -210,11 +210,11 @@ def test_a_message_that_was_lost_meanwhile_is_put_back_and_not_what_took_its_pla
     ordered: bool,
 ) -> None:
     """Its broker has another one at that offset: the function's program sends a copy (1306590)."""
-    heard: list[tuple[bytes, int]] = []
+    deliveries: list[tuple[bytes, int]] = []
 
     async def listen(world: World) -> None:
         async def handler(message: Received) -> None:
-            heard.append((message.body, message.reconsume_times))
+            deliveries.append((message.body, message.reconsume_times))
             if message.body == b"bad":
                 await trio.sleep(20)  # meanwhile it is lost
                 raise ValueError("no")
@@ -230,12 +230,12 @@ def test_a_message_that_was_lost_meanwhile_is_put_back_and_not_what_took_its_pla
         cluster.simulation.start("app", listen)
         cluster.simulation.run(5)
         lost = cluster.run(partial(one_send, b"bad"))
-        cluster.simulation.run(10, until=lambda: (b"bad", 0) in heard)
+        cluster.simulation.run(10, until=lambda: (b"bad", 0) in deliveries)
         cluster.simulation.power_cut("a-0", "strict")
         cluster.start("a-0")
         assert cluster.run(partial(one_send, b"new")) == lost
         cluster.simulation.run(90)
-        assert [body for body, _ in heard] == [b"first", b"bad", b"bad"]
+        assert [body for body, _ in deliveries] == [b"first", b"bad", b"bad"]
         (dead,) = cluster.run(dead_letters)
         assert dead.body == b"bad"
 
@@ -295,10 +295,10 @@ def test_ordered_members_never_have_a_queue_at_once(seed: int) -> None:
 def test_an_ordered_message_that_fails_for_ever_is_dead_in_the_end() -> None:
     async def main(world: World) -> None:
         await send(world, b"0", b"bad", b"2", queues=1)
-        heard: list[tuple[bytes, int]] = []
+        deliveries: list[tuple[bytes, int]] = []
 
         async def handler(message: Received) -> None:
-            heard.append((message.body, message.reconsume_times))
+            deliveries.append((message.body, message.reconsume_times))
             if message.body == b"bad":
                 raise ValueError("no")
 
@@ -306,7 +306,7 @@ def test_an_ordered_message_that_fails_for_ever_is_dead_in_the_end() -> None:
             await reader.subscribe("T", start="first")
             with trio.move_on_after(20):
                 await reader.listen(handler, max_retries=2)
-        assert heard == [(b"0", 0), (b"bad", 0), (b"bad", 1), (b"bad", 2), (b"2", 0)]
+        assert deliveries == [(b"0", 0), (b"bad", 0), (b"bad", 1), (b"bad", 2), (b"2", 0)]
         assert [message.body for message in await dead_letters(world)] == [b"bad"]
 
     run_cluster(main)

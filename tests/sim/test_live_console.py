@@ -55,7 +55,7 @@ class Hands(RunAttendant):
             self.end_faults()
 
     async def refusal(self, action: str, name: str) -> str:
-        """Why a button does nothing."""
+        """Return the reason why a button does nothing."""
         with pytest.raises(Refused) as caught:
             await self.press(action, name)
         return str(caught.value)
@@ -86,7 +86,7 @@ def run(directory: Path, script: Script, plan: Plan = QUIET) -> tuple[RunRecord,
 
 
 def faults(directory: Path) -> dict[tuple[str, str], float]:
-    """What was done to whom, and what of it was undone: seconds since the load began."""
+    """Return the faults by node, and those that were undone: seconds since the load began."""
     history = read_history(directory / HISTORY_FILE)
     zero_ns = read_record(directory).facts["zero_ns"]
     return {
@@ -155,10 +155,10 @@ def test_the_plan_does_the_same_at_the_same_times(
     broken: tuple[Path, RunRecord, Hands], tmp_path: Path
 ) -> None:
     directory, _, hands = broken
-    again = tmp_path / "again"
-    again.mkdir()
-    run_in_simulation(hands.session(), again)
-    first, second = faults(directory), faults(again)
+    second_directory = tmp_path / "again"
+    second_directory.mkdir()
+    run_in_simulation(hands.session(), second_directory)
+    first, second = faults(directory), faults(second_directory)
     assert len(second) == 9
     assert set(second) <= set(first)
     for key, time_s in second.items():
@@ -332,7 +332,7 @@ def test_a_start_by_others_ends_what_was_killed_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["group", "pull"])
 def test_readers_that_are_paused_fall_behind_and_catch_up(tmp_path: Path, mode: str) -> None:
-    """As the page shows it, and as the report does."""
+    """Both the page and the report show it."""
     consumers = Consumers(count=2, members=1, mode=mode)  # type: ignore[arg-type]
     steps = (parse_step("at 1s pause clients:consumers for 4s"),)
     plan = replace(QUIET, consumers=consumers, steps=steps, faults_s=6.0)

@@ -48,18 +48,18 @@ def test_they_are_read_before_they_are_written_and_written_when_it_is_quiet() ->
     async def work(store: MessageStore) -> object:
         put_all(store)
         assert store._dispatcher.step() == QUEUES * MESSAGES
-        early, found, bounds = in_files(disks[0]), read(store), store.queue_max("Many", 29)
+        early, units_read, bounds = in_files(disks[0]), read(store), store.queue_max("Many", 29)
         times = [await store.offset_by_time("Many", 29, at, upper=False) for at in (0, 1 << 60)]
-        behind = store.get_messages("Many", 29, MESSAGES, 32).status
+        after_end = store.get_messages("Many", 29, MESSAGES, 32).status
         await trio.sleep(0.1)
-        return early, found, bounds, times, behind, in_files(disks[0]), read(store)
+        return early, units_read, bounds, times, after_end, in_files(disks[0]), read(store)
 
-    early, found, bounds, times, behind, late, again = session(
+    early, units_read, bounds, times, after_end, late, read_again = session(
         work, config=CONFIG, prepare=disks.append
     ).value
     assert 0 < early < QUEUES
-    assert found == again == EXPECTED
-    assert (bounds, times, behind) == (MESSAGES, [0, MESSAGES], GetStatus.OFFSET_OVERFLOW_ONE)
+    assert units_read == read_again == EXPECTED
+    assert (bounds, times, after_end) == (MESSAGES, [0, MESSAGES], GetStatus.OFFSET_OVERFLOW_ONE)
     assert late == QUEUES
 
 
@@ -80,11 +80,11 @@ def test_files_are_made_a_few_at_a_time(is_full: bool) -> None:
             await trio.sleep(3)
             assert store._dispatcher.stuck
             disks[0].faults.remove(full)
-        before = count = made(disks[0])
+        before = count = file_count(disks[0])
         with trio.move_on_after(3):
             while True:
                 await trio.lowlevel.checkpoint()
-                most, before = max(most, made(disks[0]) - before), made(disks[0])
+                most, before = max(most, file_count(disks[0]) - before), file_count(disks[0])
         assert not store._dispatcher.stuck
         return before - count
 
@@ -92,7 +92,7 @@ def test_files_are_made_a_few_at_a_time(is_full: bool) -> None:
         for queue in range(10 * QUEUES):
             put(store, "Many", queue)
 
-    def made(disk: SimDisk) -> int:
+    def file_count(disk: SimDisk) -> int:
         return len(disk.listdir(f"{ROOT}/consumequeue/Many"))
 
     assert session(work, config=CONFIG, prepare=disks.append).value > 8 * QUEUES
@@ -135,11 +135,14 @@ def test_a_crash_at_any_moment_loses_none(kind: str) -> None:
     for event in range(1, events + 1, 11):
         acknowledged.clear()
         image = session(fill, config=CONFIG, crash_at=event, kind=kind).image
-        found = session(look, config=CONFIG, image=image, boots=2).value
+        units_read = session(look, config=CONFIG, image=image, boots=2).value
         if acknowledged:
-            assert found == EXPECTED, event
+            assert units_read == EXPECTED, event
         else:
-            assert all(found[queue] == EXPECTED[queue][: len(found[queue])] for queue in found)
+            assert all(
+                units_read[queue] == EXPECTED[queue][: len(units_read[queue])]
+                for queue in units_read
+            )
 
 
 def test_a_full_disk_stops_dispatch_and_hides_nothing() -> None:
@@ -152,13 +155,13 @@ def test_a_full_disk_stops_dispatch_and_hides_nothing() -> None:
         put_all(store)
         store._dispatcher.step()
         await trio.sleep(3)
-        stuck, refusal, found = store._dispatcher.stuck, store.refusal(), read(store)
+        stuck, refusal, units_read = store._dispatcher.stuck, store.refusal(), read(store)
         marked = await store._checkpointer.raise_mark()
         disks[0].faults.remove(full)
         await trio.sleep(3)
-        again = store._dispatcher.stuck, store.refusal()
+        state_after = store._dispatcher.stuck, store.refusal()
         raised = await store._checkpointer.raise_mark()
-        return stuck, refusal, found, marked, again, raised, in_files(disks[0])
+        return stuck, refusal, units_read, marked, state_after, raised, in_files(disks[0])
 
     run = session(work, config=CONFIG, prepare=disks.append)
     stuck, refusal, found, marked, again, raised, written = run.value
@@ -169,7 +172,7 @@ def test_a_full_disk_stops_dispatch_and_hides_nothing() -> None:
 
 
 def test_a_mark_holds_for_every_queue() -> None:
-    """What was put a moment ago is on disk once W is above it: a start puts nothing again."""
+    """Units written a moment ago are synced once W is above them: a start rewrites nothing."""
 
     async def fill(store: MessageStore) -> None:
         put_all(store)

@@ -1,4 +1,4 @@
-"""What a step does for a while ends with the fault phase, also when its time had not come."""
+"""Timed effects of a step end with the fault phase, also before their time."""
 
 from pathlib import Path
 

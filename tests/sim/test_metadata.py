@@ -1,4 +1,4 @@
-"""A slave's copies of topics, groups and offsets, from a master that is there or not."""
+"""A slave's copies of topics, groups and offsets, from a master that is reachable or not."""
 
 import errno
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Table(Generic[B]):
 
 
 class Target:
-    """Where copies go."""
+    """Destination of copies."""
 
     def __init__(self) -> None:
         self.topics = Table(TopicConfigTable())
@@ -86,10 +86,10 @@ class Broker:
             subscription_group_table={"g": SubscriptionGroupConfig(group_name="g")},
         )
         self.offsets = ConsumerOffsetTable(offset_table={"A@g": {0: 12}})
-        self.asked: list[int] = []
+        self.codes: list[int] = []
 
     def answer(self, command: Command, _connection: Connection) -> Command:
-        self.asked.append(command.code)
+        self.codes.append(command.code)
         bodies = {
             21: self.topics.encode(),
             43: self.offsets.encode(),
@@ -109,17 +109,17 @@ class Broker:
 
 def start(simulation: Simulation, target: Target) -> tuple[Any, MetadataSync]:
     """A slave that copies from `master`."""
-    made: list[MetadataSync] = []
+    created: list[MetadataSync] = []
 
     async def main(world: World) -> None:
         sync = MetadataSync(world, target)
-        made.append(sync)
+        created.append(sync)
         sync.set_master(("master", PORT))
         await sync.run()
 
     process = simulation.start("slave", main)
     simulation.run(0.001)
-    return process, made[0]
+    return process, created[0]
 
 
 def test_everything_is_copied_at_once_and_only_again_when_it_differs() -> None:
@@ -138,9 +138,9 @@ def test_everything_is_copied_at_once_and_only_again_when_it_differs() -> None:
         assert sync.rounds >= 6
         assert (target.topics.replaced, target.offsets.replaced, target.groups.replaced) == (1,) * 3
         assert len(target.texts) == 1
-        assert broker.asked[:5] == [21, 43, 45, 201, 402]
-        told = [line for line in simulation.log if line.event == "replication.metadata_refused"]
-        assert [(line.fields["code"], line.fields["answer"]) for line in told] == [(402, 3)]
+        assert broker.codes[:5] == [21, 43, 45, 201, 402]
+        warnings = [line for line in simulation.log if line.event == "replication.metadata_refused"]
+        assert [(line.fields["code"], line.fields["answer"]) for line in warnings] == [(402, 3)]
 
 
 def test_changes_and_deletions_follow() -> None:

@@ -31,7 +31,7 @@ async def fill_and_delete(session: Session) -> tuple[int, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kill", "power"])
 def test_a_deletion_that_a_crash_interrupted_can_be_asked_for_again(kind: str) -> None:
-    async def again(session: Session) -> tuple[str, list[bytes]]:
+    async def delete_again(session: Session) -> tuple[str, list[bytes]]:
         answer = await session.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DELETE)
         assert answer.code == 0
         sent = await session.send(body=b"new")
@@ -41,8 +41,8 @@ def test_a_deletion_that_a_crash_interrupted_can_be_asked_for_again(kind: str) -
     for event in range(begin, end + 1):
         crashed = node_run(fill_and_delete, crash_at=event, kind=kind)
         boots = 1 if kind == "kill" else 2
-        found = node_run(again, image=crashed.image, boots=boots).value
-        assert found == ("0", [b"new"]), f"{kind} at event {event}"
+        result = node_run(delete_again, image=crashed.image, boots=boots).value
+        assert result == ("0", [b"new"]), f"{kind} at event {event}"
 
 
 def test_a_send_to_a_new_topic_that_is_deleted_meanwhile_is_answered() -> None:
@@ -80,8 +80,8 @@ def test_topics_of_a_lost_table_are_made_again_from_their_queues(content: bytes 
                 disk.replace_contents(path, content)
 
     async def look(session: Session) -> list[bytes]:
-        found = [*await session.messages("A"), *await session.messages("A", queue_id=1)]
-        return [message.body for message in found]
+        messages_read = [*await session.messages("A"), *await session.messages("A", queue_id=1)]
+        return [message.body for message in messages_read]
 
     image = edited(node_run(fill).image, lose)
     expected = [b"0", b"2", b"4", b"1", b"3", b"5"]
@@ -108,26 +108,28 @@ def test_a_topic_whose_name_rotted_in_the_table_is_made_again() -> None:
             disk.remove_name(path)
 
     async def look(session: Session) -> tuple[list[bytes], str]:
-        found = [message.body for message in await session.messages("Alpha")]
-        return found, (await session.send("Alpha", b"next")).fields["queueOffset"]
+        bodies = [message.body for message in await session.messages("Alpha")]
+        return bodies, (await session.send("Alpha", b"next")).fields["queueOffset"]
 
     filled = node_run(fill).image
     for hurt in (rot, lose_index):
         image = edited(filled, hurt)
-        told = run_solo(check_node, make_config(settings_from_options(SMALL))[0], image=image).value
-        assert any("Alpha has messages and is not in topics.json" in line for line in told)
+        lines = run_solo(
+            check_node, make_config(settings_from_options(SMALL))[0], image=image
+        ).value
+        assert any("Alpha has messages and is not in topics.json" in line for line in lines)
         assert node_run(look, image=image).value == ([b"0", b"1", b"2"], "3")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "prefix"),
     [
         (b'"readQueueNums":4', b'"readQueueNums":0', "A has messages in queue 2, and readQueueN"),
         (b'"perm":6', b'"perm":2', "A has messages, and perm=2 lets nobody read them"),
         (b'"readQueueNums":4', b'"readQueueNums":2000000000', "A has readQueueNums=2000000000"),
     ],
 )
-def test_a_row_that_hides_messages_is_told(old: bytes, new: bytes, said: str) -> None:
+def test_a_row_that_hides_messages_is_told(old: bytes, new: bytes, prefix: str) -> None:
     async def fill(session: Session) -> None:
         await session.send("A", queue_id=2)
         await session.node.store.dispatched.wait_for(session.node.store.max_offset)
@@ -145,8 +147,8 @@ def test_a_row_that_hides_messages_is_told(old: bytes, new: bytes, said: str) ->
     config = make_config(settings_from_options(SMALL))[0]
     assert node_run(look, image=filled).value == []
     image = edited(filled, rot)
-    told = run_solo(check_node, config, image=image).value
-    assert [line for line in told if line.startswith(said)] == node_run(look, image=image).value
+    lines = run_solo(check_node, config, image=image).value
+    assert [line for line in lines if line.startswith(prefix)] == node_run(look, image=image).value
 
 
 def test_a_held_pull_whose_queue_cannot_be_read_is_told_so() -> None:
@@ -168,9 +170,9 @@ def test_a_held_pull_whose_queue_cannot_be_read_is_told_so() -> None:
         after = await session.pull(offset=1)
         return answers[0], [message.body for message in decode_messages(after.body)]
 
-    told, later = with_node(scenario)
-    assert told.code == ResponseCode.SYSTEM_ERROR
-    assert "Input/output error" in (told.remark or "")
+    held_answer, later = with_node(scenario)
+    assert held_answer.code == ResponseCode.SYSTEM_ERROR
+    assert "Input/output error" in (held_answer.remark or "")
     assert later == [b"second"]
 
 

@@ -1,4 +1,4 @@
-"""What a slave's log lost is owed by a master: until it came, the node is no master itself."""
+"""Bytes that a slave's log lost are owed by a master: until they come, the node is no master."""
 
 import pytest
 import trio
@@ -38,21 +38,21 @@ def test_a_slave_that_lost_its_end_is_no_master_until_it_was_sent_again(starts: 
     good = session(fill_and_close).image
     image = edited(good, zeroed)
     for _ in range(starts):
-        image, (end, owed) = as_slave(image)
-        assert end < owed
-    with pytest.raises(DamagedLog, match=f"was on disk up to offset {owed}"):
+        image, (end, owed_end) = as_slave(image)
+        assert end < owed_end
+    with pytest.raises(DamagedLog, match=f"was on disk up to offset {owed_end}"):
         session(ends_of, image=image, config=MASTER)
-    with pytest.raises(DamagedLog, match=f"was on disk up to offset {owed}"):
+    with pytest.raises(DamagedLog, match=f"was on disk up to offset {owed_end}"):
         _ = run_solo(check, MASTER, image=image).value
-    again = b"".join(good.contents(path) for path in segments_of(good))[end:owed]
+    owed_bytes = b"".join(good.contents(path) for path in segments_of(good))[end:owed_end]
 
     async def follow(store: MessageStore) -> None:
-        store.log.append_raw(end, again)
+        store.log.append_raw(end, owed_bytes)
         await settle(store)
         await store.close()
 
     whole = session(follow, image=image, config=SLAVE).image
-    assert session(ends_of, image=whole, config=MASTER).value == (owed, -1)
+    assert session(ends_of, image=whole, config=MASTER).value == (owed_end, -1)
 
 
 def test_an_operator_may_give_up_what_is_owed() -> None:
@@ -93,13 +93,13 @@ def test_a_log_that_ends_behind_a_blank_record_has_lost_nothing(kind: str) -> No
     assert whole.value == (size, -1)
     for event in range(1, whole.events + 1):
         boots = 1 if kind == "kill" else 2
-        again = session(
+        second_run = session(
             ends_of, image=image, config=SLAVE, boots=boots, crash_at=event, kind=kind, seed=event
         )
         boots += kind == "power"
-        owed = session(ends_of, image=again.image, config=SLAVE, boots=boots, seed=-event)
-        assert owed.value in right, event
-        assert session(ends_of, image=owed.image, config=MASTER, boots=boots).value in right
+        third_run = session(ends_of, image=second_run.image, config=SLAVE, boots=boots, seed=-event)
+        assert third_run.value in right, event
+        assert session(ends_of, image=third_run.image, config=MASTER, boots=boots).value in right
 
 
 def test_a_cut_by_a_new_master_owes_nothing() -> None:

@@ -65,7 +65,7 @@ def test_a_record_that_is_not_all_there_is_waited_for() -> None:
 async def flushed_between(
     world: World, config: StoreConfig, log: bytes, confirmed: Watermark | None
 ) -> tuple[int, list[int]]:
-    """Pieces come while the log is brought to disk; F then, and the ends of the records."""
+    """Receive pieces while the log is synced; return F after that, and the ends of the records."""
     store = await MessageStore.open(world, config, Topics(), confirmed)
     append = store.log.append_raw if confirmed is None else store.epochs.append_raw
     ends = [0, *ends_of(log)]
@@ -79,10 +79,10 @@ async def flushed_between(
             at = piece
         await store.log.flushed.wait_above(ends[5])
         assert store.log.written.value > store.log.flushed.value > ends[5], "more came meanwhile"
-        known = store._parts.marks.load_flushed()
+        flushed = store._parts.marks.load_flushed()
         nursery.cancel_scope.cancel()
-    assert known is not None
-    return known, ends
+    assert flushed is not None
+    return flushed, ends
 
 
 SYNC_S = 0.2
@@ -104,8 +104,8 @@ def test_what_is_known_to_be_on_disk_ends_with_a_record_whatever_comes_meanwhile
 
     with Simulation(1) as simulation:
         simulation.host("n").sync_seconds = (SYNC_S, SYNC_S)
-        known, ends = simulation.run_process(simulation.start("n", follow))
-    assert known in ends
+        flushed, ends = simulation.run_process(simulation.start("n", follow))
+    assert flushed in ends
 
 
 async def fillers_by_the_byte(world: World, config: StoreConfig, log: bytes) -> int:
@@ -152,8 +152,10 @@ def test_a_replica_keeps_what_fills_a_file(policy: Policy, end: str) -> None:
             await led.follows("one record")
             await led.copies_a_filler()
             led.leader.confirm = led.leader.upto
-            kept = led.stage.nodes[NODE].failover._replica.file  # type: ignore[union-attr]
-            await led.until(lambda: kept.state.confirm == led.leader.upto, "it is written down")
+            replica_file = led.stage.nodes[NODE].failover._replica.file  # type: ignore[union-attr]
+            await led.until(
+                lambda: replica_file.state.confirm == led.leader.upto, "it is written down"
+            )
             await led.ends_in(2, is_power=end == "power")
             nursery.cancel_scope.cancel()
 

@@ -70,7 +70,7 @@ class Cutter:
 
 
 class Memory:
-    """What the slave's log followed last."""
+    """Position that the slave's log followed last."""
 
     def __init__(self, followed: str, note_s: float) -> None:
         self.followed: str | None = followed
@@ -150,8 +150,8 @@ class Pair:
                 await nursery.start(take_reports, stream, reports)
                 position = reports[0]
                 while True:
-                    left = SEGMENT - position % SEGMENT
-                    data = self.master_log.read(position, min(left, 32_768))
+                    room = SEGMENT - position % SEGMENT
+                    data = self.master_log.read(position, min(room, 32_768))
                     await stream.send_all(encode_transfer(position, data))
                     position += len(data)
                     await trio.sleep(self._pause_s if data else 5)
@@ -165,9 +165,9 @@ class Pair:
         )
         at = self._first * RECORD
         while parts:
-            left = SEGMENT - at % SEGMENT
-            self.log.append_raw(at, parts[:left])
-            at, parts = at + len(parts[:left]), parts[left:]
+            room = SEGMENT - at % SEGMENT
+            self.log.append_raw(at, parts[:room])
+            at, parts = at + len(parts[:room]), parts[room:]
         self.cutter = Cutter(self.log)
         self.slave = Slave(world, self.log, cutter=self.cutter, memory=self.memory)
         if self._tells:
@@ -254,10 +254,10 @@ def test_a_master_that_came_back_with_another_log_is_not_to_be_copied(
     """It was restored from an old backup: the slave that followed it may have the only copy."""
     with Pair(0, 3000, theirs, tells=tells, followed=f"master:{PORT}") as pair:
         pair.run_until(lambda: pair.slave.state == "refused")
-        said = str(pair.slave.refusal)
-        assert "followed master:" in said
-        assert "heal that master's log from it" in said
-        assert "empty this slave" not in said
+        refusal = str(pair.slave.refusal)
+        assert "followed master:" in refusal
+        assert "heal that master's log from it" in refusal
+        assert "empty this slave" not in refusal
         assert pair.cutter.cuts == []
 
 
@@ -329,14 +329,14 @@ def test_a_record_that_takes_longer_than_a_master_waits_is_written() -> None:
         assert [link.acknowledged for link in pair.board.links] == [530 * RECORD]
 
 
-@pytest.mark.parametrize(("followed", "says"), [("", False), (f"master:{PORT}", True)])
+@pytest.mark.parametrize(("followed", "is_acknowledged"), [("", False), (f"master:{PORT}", True)])
 def test_who_compares_for_long_acknowledges_only_to_whom_the_log_follows(
-    followed: str, *, says: bool
+    followed: str, *, is_acknowledged: bool
 ) -> None:
     """Behind an earlier connection that broke before it was on record: the heartbeat said it."""
     with Pair(3000, 100, 0, like_rocketmq=True, tells=False, pause_s=6, followed=followed) as pair:
         pair.run_until(lambda: pair.slave.state in ("following", "refused"), seconds=600)
-        assert any(len(reports) > 1 for reports in pair.reports) == says
+        assert any(len(reports) > 1 for reports in pair.reports) == is_acknowledged
 
 
 def test_a_slave_is_not_cut_for_another_slave() -> None:
@@ -352,9 +352,9 @@ def test_a_slave_that_a_nameserver_still_calls_the_master_is_not_followed() -> N
     before it was cut itself; that one then had what no promotion allowed it to give up."""
     with Pair(500, 100, 200, is_slave=True) as pair:
         pair.slave.only_masters = True
-        asked: list[None] = []
-        pair.slave.on_mistaken = lambda: asked.append(None)
-        pair.run_until(lambda: len(asked) > 1)
+        calls: list[None] = []
+        pair.slave.on_mistaken = lambda: calls.append(None)
+        pair.run_until(lambda: len(calls) > 1)
         assert "it is a slave itself" in pair.slave.last_loss
         assert pair.slave.received == 0
         assert pair.log.contents() == records("both", 0, 500) + records("us", 500, 600)

@@ -1,7 +1,7 @@
 """Failover by hand in classic mode: a slave becomes the master, the former one comes back.
 
-The former master under asynchronous replication has messages that nobody else has. It is cut to
-what both have, keeps what it loses, and follows (design.md 13).
+The former master under asynchronous replication has messages that no other node has. It is cut to
+what both have, keeps a copy of the rest, and follows (design.md 13).
 """
 
 from pathlib import Path
@@ -26,7 +26,9 @@ from tests.support.sim.store_session import edited, flip_bit
 
 
 def begin(group: Group, *, common: int = 20, lost: int = 10, size: int = 300) -> bytes:
-    """A group whose master b1 has a tail that nobody else has, and is isolated; its log."""
+    """Start a group whose master b1 has a tail that no other node has, and isolate b1; return its
+    log.
+    """
     group.start("b1", "b2", "b3")
     group.simulation.run(2)
     group.send(common, size=size)
@@ -184,7 +186,9 @@ def test_without_the_setting_it_is_refused_and_the_setting_is_named() -> None:
 
 @pytest.mark.parametrize("mark", ["kept", "lost"])
 def test_a_master_with_less_and_another_address_was_promoted_by_nobody(mark: str) -> None:
-    """As a container that was moved and has an older disk; or the slave's own mark is lost."""
+    """A container that was moved and has an older disk, for example; or the slave's own mark is
+    lost.
+    """
     with Group(6) as group:
         group.promotions = 1
         group.start("b1", "b2", "b3")
@@ -263,7 +267,7 @@ def test_what_synchronous_replication_acknowledged_survives() -> None:
 
 
 def test_client_and_slaves_find_the_promoted_master_in_about_a_second() -> None:
-    """Counted from when it serves; nobody else is restarted."""
+    """The time counts from when it serves; no other node is restarted."""
     times: list[float] = []
 
     async def main(world: World) -> None:
@@ -299,11 +303,11 @@ def test_offsets_beyond_the_promoted_log_are_brought_down() -> None:
     async def main(world: World) -> list[bytes]:
         async with Consumer(world, nameservers=NAMESERVERS, group="cg") as reader:
             await reader.subscribe("T", start="first")
-            found: list[bytes] = []
+            bodies: list[bytes] = []
             while messages := await reader.poll(timeout_s=3):
-                found += [message.body.split()[0] for message in messages]
+                bodies += [message.body.split()[0] for message in messages]
             await reader.commit()
-            return found
+            return bodies
 
     with Group(10) as group:
         group.start("b1", "b2")

@@ -64,20 +64,20 @@ DERIVED: dict[str, Change] = {
 async def served(store: MessageStore) -> tuple[dict[int, int], str]:
     """Number of the message at each queue offset, and what was told."""
     await store.scrubber.finished.wait()
-    told = [damage.reason for damage in store.scrubber.damage] + store.recovery.findings
-    told += ["unqueued"] * bool(store.scrubber.unqueued)
+    reports = [damage.reason for damage in store.scrubber.damage] + store.recovery.findings
+    reports += ["unqueued"] * bool(store.scrubber.unqueued)
     queue = store._parts.queues.ordinary["T", 0]
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     offset = store.queue_min("T", 0)
     while offset < store.queue_max("T", 0):
         result = store.get_messages("T", 0, offset, 1)
         for message in decode_messages(store.read_cached(result.ranges) or b""):
             slot = queue.slot_of(message.physical_offset)
             assert slot is not None
-            found[slot] = int(message.body.split(b" ")[0])
+            numbers[slot] = int(message.body.split(b" ")[0])
         assert result.next_offset > offset
         offset = result.next_offset
-    return found, "; ".join(told)
+    return numbers, "; ".join(reports)
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +98,17 @@ def test_the_others_stay_where_they_are(
     for bit in BITS:
         image = edited(images[stop], flip_queue_offset(images[stop], number, bit))
         run = session(served, config=CONFIG, image=edited(image, DERIVED[derived]))
-        found, told = run.value
-        others = {at: what for at, what in found.items() if what != number}
-        assert others == {n: n for n in range(COUNT) if n != number}, f"bit {bit}: {told}"
-        assert number in found.values() or told, f"bit {bit}"
+        numbers, reports = run.value
+        other_numbers = {at: what for at, what in numbers.items() if what != number}
+        assert other_numbers == {n: n for n in range(COUNT) if n != number}, f"bit {bit}: {reports}"
+        assert number in numbers.values() or reports, f"bit {bit}"
         if number != COUNT - 1:
-            assert found[number] == number, f"bit {bit}: {told}"
-            assert told, f"bit {bit}"
+            assert numbers[number] == number, f"bit {bit}: {reports}"
+            assert reports, f"bit {bit}"
         if derived != "kept":
-            again = session(served, config=CONFIG, image=run.image)
-            assert again.value[0] == found, f"bit {bit}"
-            assert again.value[1] or number == COUNT - 1
+            second_run = session(served, config=CONFIG, image=run.image)
+            assert second_run.value[0] == numbers, f"bit {bit}"
+            assert second_run.value[1] or number == COUNT - 1
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -149,7 +149,7 @@ def test_rebuilt_queues_are_the_nodes(
 
 
 @pytest.mark.parametrize(
-    ("said", "slots"),
+    ("offsets", "slots"),
     [
         ([0, 4, 5], [0, 4, 5]),
         ([13, 14, 20, 21], [13, 14, 20, 21]),
@@ -163,19 +163,19 @@ def test_rebuilt_queues_are_the_nodes(
         ([5, 6, 3], [5, 6, 7]),
     ],
 )
-def test_who_is_believed(said: list[int], slots: list[int | None]) -> None:
+def test_who_is_believed(offsets: list[int], slots: list[int | None]) -> None:
     """A gap is one when the queue goes on behind it; a queue that began anew is left as it was."""
     placer = Placer(1000)
-    read = [unit for at, one in enumerate(said) for unit in placer.put(one, at, 100, 0)]
+    read = [unit for at, one in enumerate(offsets) for unit in placer.put(one, at, 100, 0)]
     read = sorted(read + placer.finish(), key=lambda unit: unit.offset)
     assert [unit.slot for unit in read] == slots
 
     async def units(store: MessageStore) -> list[int | None]:
         row = store._parts.queues._make_ordinary("T", 0)
-        for at, one in enumerate(said):
-            row.put(one, at, 100, 0)
+        for at, queue_offset in enumerate(offsets):
+            row.put(queue_offset, at, 100, 0)
         row.adopt()
         row.write_pending()
-        return [row.slot_of(at) for at in range(len(said))]
+        return [row.slot_of(at) for at in range(len(offsets))]
 
     assert session(units).value == slots

@@ -1,4 +1,4 @@
-"""What stands in the way of a queue is moved aside: its units are derived, the log is the truth."""
+"""Files in place of a queue are moved aside: its units are derived, the log is the truth."""
 
 from collections.abc import Callable
 
@@ -30,13 +30,13 @@ async def send_to_both(store: MessageStore) -> tuple[int, int, str]:
     put(store, topic="New", body=b"new")
     put(store, body=b"old")
     await settle(store)
-    found = len(pull(store, "New")), len(pull(store))
+    counts = len(pull(store, "New")), len(pull(store))
     await store.close()
-    return *found, store.trouble()
+    return *counts, store.trouble()
 
 
-def kept(run: SoloRun) -> dict[str, bytes]:
-    """What was moved aside, by its new path."""
+def moved_aside(run: SoloRun) -> dict[str, bytes]:
+    """Return the files that were moved aside, by their new path."""
     base = f"{ROOT}/rocketbed.cut/"
     paths = [path for path in run.image.paths() if path.startswith(base)]
     return {path.removeprefix(base): run.image.contents(path) for path in paths}
@@ -48,13 +48,13 @@ def test_what_is_in_the_way_of_a_new_queue_is_moved_aside(name: str) -> None:
     count = session(count_of_t, image=whole.image).value
     run = session(send_to_both, image=edited(whole.image, file_at(name)))
     assert run.value == (1, count + 1, "")
-    assert list(kept(run).values()) == [b"somebody's"]
-    told = [line for line in run.log if line.event == "store.moved_aside"]
-    assert len(told) == 1
-    assert told[0].fields["path"] == f"{ROOT}/{name.removesuffix('/x')}"
-    again = session(send_to_both, image=run.image)
-    assert again.value == (2, count + 2, "")
-    assert kept(again) == kept(run)
+    assert list(moved_aside(run).values()) == [b"somebody's"]
+    warnings = [line for line in run.log if line.event == "store.moved_aside"]
+    assert len(warnings) == 1
+    assert warnings[0].fields["path"] == f"{ROOT}/{name.removesuffix('/x')}"
+    second_run = session(send_to_both, image=run.image)
+    assert second_run.value == (2, count + 2, "")
+    assert moved_aside(second_run) == moved_aside(run)
 
 
 async def count_of_t(store: MessageStore) -> int:
@@ -76,7 +76,7 @@ def test_a_queue_that_was_replaced_is_built_again(name: str) -> None:
 
     run = session(count_of_t, image=edited(whole.image, change))
     assert run.value == count
-    assert list(kept(run).values()) == [b"somebody's"]
+    assert list(moved_aside(run).values()) == [b"somebody's"]
 
 
 def remove_folders(disk: SimDisk, path: str) -> None:
@@ -99,7 +99,7 @@ def test_a_second_stray_does_not_replace_the_first() -> None:
 
     second = session(send_to_both, image=edited(first.image, change))
     assert second.value[0] == 2
-    assert len(kept(second)) == 2
+    assert len(moved_aside(second)) == 2
 
 
 @pytest.mark.parametrize("name", ["rocketbed.tmp", "rocketbed.cut"])

@@ -35,7 +35,7 @@ def begin(group: Group) -> None:
 
 
 def are_batch(store: MessageStore) -> set[bool]:
-    """Of which type the queues of T are."""
+    """Return the types of the queues of T."""
     queues = store._parts.queues.all()
     return {isinstance(one, BatchConsumeQueue) for one in queues if one.topic == "T"}
 
@@ -77,7 +77,7 @@ class Copied(AllTopics):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["to-batch", "to-ordinary"])
 def is_batch(request: pytest.FixtureRequest) -> bool:
-    """What T is, which its queues are not yet."""
+    """True if T has that type, which its queues have not yet."""
     return bool(request.param)
 
 
@@ -113,28 +113,30 @@ def test_a_crash_at_any_moment(kind: str, image: DiskImage, is_batch: bool, tmp_
         if not is_batch:  # a start cannot tell, the next copy of the tables can
             await store.removal.match_types()
         await settle(store)
-        found = [one for queue in (0, 1) for one in pull(store, "T", queue)]
-        return len(found), len(pull(store, "U")), are_batch(store)
+        messages_read = [one for queue in (0, 1) for one in pull(store, "T", queue)]
+        return len(messages_read), len(pull(store, "U")), are_batch(store)
 
     topics = Copied(is_batch=is_batch)
     whole = session(learn, config=config, image=image, topics=topics)
-    wanted = 11, 10, {is_batch}
-    assert session(look, config=config, image=whole.image, topics=topics).value == wanted
+    expected = 11, 10, {is_batch}
+    assert session(look, config=config, image=whole.image, topics=topics).value == expected
     for event in range(1, whole.events + 1, 2):
         topics = Copied(is_batch=is_batch)
         crashed = session(
             learn, config=config, image=image, topics=topics, crash_at=event, kind=kind
         )
-        if event % 20 == 1:  # what is made again is no damage (seed 853583)
+        if event % 20 == 1:  # a recreated queue is no damage (seed 853583)
             crashed.image.export(str(tmp_path / str(event)))
             with closing(open_directory(str(tmp_path / str(event) / "store"))) as directory:
                 report = check_store(directory)
             assert report.verdict != "damage", (event, report.findings)
         topics.knows = True  # its table came to disk before: the queues are built as it says
         boots = 1 if kind == "kill" else 2
-        again = session(look, config=config, image=crashed.image, topics=topics, boots=boots).value
-        assert again[0] in (10, 11), event
-        assert again[1:] == (10, {is_batch}), event
+        second_result = session(
+            look, config=config, image=crashed.image, topics=topics, boots=boots
+        ).value
+        assert second_result[0] in (10, 11), event
+        assert second_result[1:] == (10, {is_batch}), event
 
 
 def test_a_stop_before_they_are_made_again_is_no_clean_one(

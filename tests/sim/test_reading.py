@@ -29,9 +29,9 @@ def test_what_a_pull_gets_is_what_stands_in_the_log(seed: int) -> None:
             while at < len(offsets):
                 result = store.get_messages("T", queue, at, drawn.choice([1, 7, 32]))
                 end = result.next_offset
-                wanted = [await store.record_at(place) or b"" for place in offsets[at:end]]
-                assert all(wanted)
-                assert store.read_cached(result.ranges) == b"".join(wanted)
+                records = [await store.record_at(place) or b"" for place in offsets[at:end]]
+                assert all(records)
+                assert store.read_cached(result.ranges) == b"".join(records)
                 assert await store.read(result.ranges) == store.read_cached(result.ranges)
                 at = result.next_offset
 

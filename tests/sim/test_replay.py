@@ -37,7 +37,7 @@ SMALL = Plan(
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    """One run of the small plan."""
+    """Run the small plan once."""
     return run_plan(SMALL)
 
 
@@ -58,8 +58,8 @@ def test_a_replay_is_the_same_run(outcome: Outcome) -> None:
 
 def test_another_way_is_told_with_its_place(outcome: Outcome) -> None:
     replay = Replay.of(outcome)
-    other = replace(SMALL, producers=replace(SMALL.producers, rate=11.0))
-    changed = replace(replay, plan=other, versions={**replay.versions, "trio": "0.1"})
+    second_plan = replace(SMALL, producers=replace(SMALL.producers, rate=11.0))
+    changed = replace(replay, plan=second_plan, versions={**replay.versions, "trio": "0.1"})
     replayed = run_replay(changed)
     assert replayed.same_digest is False
     assert "it diverged from the first run after event" in replayed.note
@@ -150,12 +150,12 @@ def test_a_corpus_keeps_what_was_new(outcome: Outcome, tmp_path: Path) -> None:
     assert corpus.plan(generate(1)) == generate(1)
     assert corpus.add(outcome)
     assert corpus.add(outcome) == []
-    again = Corpus(tmp_path / "corpus")
-    assert (again.plans, sorted(again.reached)) == ([SMALL], sorted(corpus.reached))
-    assert again.plan(generate(2)) == generate(2)
-    varied = again.plan(generate(5))
+    reopened = Corpus(tmp_path / "corpus")
+    assert (reopened.plans, sorted(reopened.reached)) == ([SMALL], sorted(corpus.reached))
+    assert reopened.plan(generate(2)) == generate(2)
+    varied = reopened.plan(generate(5))
     assert (varied.seed, varied.shape.brokers) == (5, 1)
-    assert again.plan(generate(5)) == varied
+    assert reopened.plan(generate(5)) == varied
     (tmp_path / "corpus" / "bad.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ScenarioError, match="not a corpus plan"):
         Corpus(tmp_path / "corpus")

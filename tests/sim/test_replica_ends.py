@@ -20,15 +20,15 @@ def test_a_follower_that_cannot_read_its_log_ends(monkeypatch: pytest.MonkeyPatc
     with FailoverNodes() as group:
         group.simulation.tolerate_crashes = True
         leader = group.settle()
-        others = [one for one in group.names if one != leader]
-        for name in others:
+        followers = [one for one in group.names if one != leader]
+        for name in followers:
             monkeypatch.setattr(group.nodes[name].store.epochs, "_undispatched", unreadable)
         group.simulation.kill(leader)
-        group.wait(lambda: any(group.simulation.process(one).state == "dead" for one in others))
+        group.wait(lambda: any(group.simulation.process(one).state == "dead" for one in followers))
 
 
 def put(store: MessageStore, size: int) -> None:
-    """One record of so many bytes, as small as one can be."""
+    """Put a record of `size` bytes, as small as possible."""
     run = store.begin()
     host = store.log.tail.store_host_bytes
     run.add("T", 0, bytes(size - 92), b"", flag=0, sys_flag=0, born_ms=1, born_host=host)
@@ -52,22 +52,25 @@ def fill(group: FailoverNodes) -> tuple[str, int, list[int]]:
     return first, end, begins
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("is_repeated", [False, True])
 @pytest.mark.parametrize("more", [0, 1000])
-def test_a_record_where_the_next_leader_fills_the_file_is_cut_off(more: int, again: bool) -> None:
-    """The marker of its epoch had no room where a smaller record has, which nobody else got, nor
-    what came behind it: epochs say that the two logs are the same up to there."""
+def test_a_record_where_the_next_leader_fills_the_file_is_cut_off(
+    more: int, is_repeated: bool
+) -> None:
+    """The marker of its epoch had no room where a smaller record has, which no other replica got,
+    nor anything after it: by the epochs the two logs are the same up to there.
+    """
     with FailoverNodes(1) as group:
         first, end, _ = fill(group)
-        others = [one for one in group.names if one != first]
-        numbers = {int(one[-1]) for one in others}
+        followers = [one for one in group.names if one != first]
+        numbers = {int(one[-1]) for one in followers}
         store = group.nodes[first].store
         size = store.log.segment_size
         if more:
             group.simulation.process(first).call(put, store, more)
         group.simulation.kill(first)
-        group.wait(lambda: group.leader() in others)
-        if again:
+        group.wait(lambda: group.leader() in followers)
+        if is_repeated:
             second = group.leader()
             group.wait(lambda: set(group.entry.in_sync) == numbers if group.entry else False)
             group.hand_over(second)
@@ -81,15 +84,15 @@ def test_a_record_where_the_next_leader_fills_the_file_is_cut_off(more: int, aga
 
 @pytest.mark.parametrize("trouble", ["rotten", "unreadable"])
 def test_where_the_leaders_log_is_damaged_before_a_filler_nothing_is_cut(trouble: str) -> None:
-    """Its own copy is no measure then: what the former leader has may be the last good one."""
+    """Its own copy is no measure then: the former leader's bytes may be the last good ones."""
     with FailoverNodes(1) as group:
         first, end, begins = fill(group)
-        others = [one for one in group.names if one != first]
+        followers = [one for one in group.names if one != first]
         log = group.nodes[first].store.log
         base = end - end % log.segment_size
         held = log.read(base, end - base)
         group.simulation.kill(first)
-        group.wait(lambda: group.leader() in others)
+        group.wait(lambda: group.leader() in followers)
         second = group.leader()
         disk = group.simulation.process(second).disk
         path = f"/store/commitlog/{base:020d}"
@@ -100,7 +103,7 @@ def test_where_the_leaders_log_is_damaged_before_a_filler_nothing_is_cut(trouble
         if trouble == "unreadable":
             fault = SimFault(operation="read", path=path, error=errno.EIO, times=None)
             disk.faults.append(fault)
-        group.simulation.kill(next(one for one in others if one != second))
+        group.simulation.kill(next(one for one in followers if one != second))
         group.start(first)
         group.simulation.run(10)
         log = group.nodes[first].store.log

@@ -1,4 +1,4 @@
-"""What a replica that may have lost bytes says of it, until its register has heard that."""
+"""Reports of a replica that may have lost bytes, until its register has received one."""
 
 import pytest
 
@@ -12,7 +12,7 @@ ROOT = "/store"
 
 
 async def life(world: World, *, trusts_cache: bool, tells: bool, stops: bool) -> bool:
-    """Whether it holds all that a former one acknowledged."""
+    """True if it holds everything that a former life acknowledged."""
     world.disk.makedirs(ROOT)
     file = ReplicaFile(world, ROOT)
     is_lossless = await file.begin(
@@ -26,9 +26,11 @@ async def life(world: World, *, trusts_cache: bool, tells: bool, stops: bool) ->
 
 
 def lives(*rows: tuple[int, bool, bool], trusts_cache: bool = True) -> list[bool]:
-    """One life each: number of the boot, whether the register hears of it, whether it stops."""
+    """Run one life for each row: number of the boot, whether the register hears of it, whether it
+    stops.
+    """
     image: DiskImage | None = None
-    found = []
+    results = []
     for boots, tells, stops in rows:
 
         async def main(world: World, tells: bool = tells, stops: bool = stops) -> bool:
@@ -36,20 +38,20 @@ def lives(*rows: tuple[int, bool, bool], trusts_cache: bool = True) -> list[bool
 
         run = run_solo(main, image=image, boots=boots)
         image = run.image
-        found.append(run.value)
-    return found
+        results.append(run.value)
+    return results
 
 
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_loss_is_told_in_a_later_life_too(stops: bool) -> None:
     """The life that began without what the power took ended in order, unheard."""
-    found = lives((1, True, False), (2, False, stops), (2, False, stops), (2, True, stops))
-    assert found == [True, False, False, False]
+    results = lives((1, True, False), (2, False, stops), (2, False, stops), (2, True, stops))
+    assert results == [True, False, False, False]
     assert lives((1, True, False), (2, True, stops), (2, True, stops)) == [True, False, True]
 
 
 @pytest.mark.parametrize("stops", [True, False])
 def test_the_same_where_a_kill_may_take_what_is_in_memory(stops: bool) -> None:
-    found = lives((1, True, False), (1, False, stops), (1, True, True), (1, True, True),
+    results = lives((1, True, False), (1, False, stops), (1, True, True), (1, True, True),
                   trusts_cache=False)  # fmt: skip
-    assert found == [True, False, False, True]
+    assert results == [True, False, False, True]

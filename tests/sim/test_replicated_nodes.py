@@ -144,8 +144,8 @@ def test_nothing_acknowledged_is_lost_when_a_power_cut_hits_a_sync_flush_group(s
             cluster.check_queue(name)
 
 
-@pytest.mark.parametrize("wanted", ["first", "last_file"])
-def test_an_empty_slave_of_an_upstream_like_master(wanted: str) -> None:
+@pytest.mark.parametrize("start_at", ["first", "last_file"])
+def test_an_empty_slave_of_an_upstream_like_master(start_at: str) -> None:
     """Such a master gives an empty slave its last file; ours asks for the whole log if it may."""
     with Cluster(seed=6) as cluster:
         cluster.start("master", slaves=0, fresh="last_file")
@@ -154,12 +154,12 @@ def test_an_empty_slave_of_an_upstream_like_master(wanted: str) -> None:
         cluster.simulation.run(30, until=lambda: cluster.producer.done)
         end = cluster.nodes["master"].store.max_offset
         assert end > 2 * SEGMENT
-        cluster.start("slave-1", fresh=wanted)
+        cluster.start("slave-1", fresh=start_at)
         cluster.run(3)
         slave = cluster.nodes["slave-1"].store
         assert slave.max_offset == end
-        assert slave.min_offset == (0 if wanted == "first" else end - end % SEGMENT)
-        if wanted == "first":
+        assert slave.min_offset == (0 if start_at == "first" else end - end % SEGMENT)
+        if start_at == "first":
             cluster.run_until_equal("slave-1")
             cluster.check_queue("slave-1")
 

@@ -31,7 +31,7 @@ def text(first: int, end: int) -> bytes:
 
 
 class Replica:
-    """What a test holds of a process: filled in by the process itself."""
+    """Facts about a process that the process itself fills in."""
 
     def __init__(self) -> None:
         self.log: Any = None
@@ -70,19 +70,19 @@ def nothing(_log: SegmentedLog) -> None:
     return None
 
 
-def holding(end: int, first: int = 0, other: bytes = b"") -> Callable[[SegmentedLog], None]:
-    """A log with [first, end) of the text; its last bytes are `other`."""
+def holding(end: int, first: int = 0, last_bytes: bytes = b"") -> Callable[[SegmentedLog], None]:
+    """A log with [first, end) of the text; its last bytes are `last_bytes`."""
 
     def prepare(log: SegmentedLog) -> None:
         if log.written.value:
             return
-        content = text(first, end - len(other)) + other
+        content = text(first, end - len(last_bytes)) + last_bytes
         at = first
         while content:
-            left = SEGMENT - at % SEGMENT
-            log.append_raw(at, content[:left])
-            at += len(content[:left])
-            content = content[left:]
+            room = SEGMENT - at % SEGMENT
+            log.append_raw(at, content[:room])
+            at += len(content[:room])
+            content = content[room:]
 
     return prepare
 
@@ -196,12 +196,12 @@ def test_a_master_that_comes_back_after_long_is_found_at_once_and_not_logged_for
         group.run_until_equal("slave", seconds=1)
         group.simulation.run(0.2)
         assert master.confirmed.value == 2000
-        told = [
+        warnings = [
             line
             for line in group.simulation.log
             if line.event == "replication.master_lost" and line.level != "debug"
         ]
-        assert len(told) == 2, "that it closed, and that it cannot be reached"
+        assert len(warnings) == 2, "that it closed, and that it cannot be reached"
 
 
 @pytest.mark.parametrize("end", [1, 7, 99_999, 100_000, 100_001, 250_000])
@@ -296,7 +296,7 @@ def test_a_paused_master_is_given_up_after_twenty_seconds() -> None:
 def test_a_slave_with_other_bytes_refuses_its_master() -> None:
     with Group() as group:
         group.start("master", holding(300_000))
-        slave = group.start("slave", holding(250_000, other=b"what the master lost"))
+        slave = group.start("slave", holding(250_000, last_bytes=b"what the master lost"))
         group.simulation.run(12)
         assert slave.slave.state == "refused"
         assert isinstance(slave.slave.refusal, LogDiverged)
@@ -351,7 +351,7 @@ def test_a_master_that_came_back_shorter_is_not_followed_blindly() -> None:
 def test_a_diverged_slave_acknowledges_nothing_however_far_it_is() -> None:
     with Group() as group:
         master = group.start("master", holding(300_000))
-        slave = group.start("slave", holding(290_000, other=b"#" * 200_000))
+        slave = group.start("slave", holding(290_000, last_bytes=b"#" * 200_000))
         group.simulation.run(20)
         assert isinstance(slave.slave.refusal, LogDiverged)
         assert master.confirmed.value == 0
@@ -395,7 +395,7 @@ def test_a_disk_that_is_full_stops_no_one_else_and_heals() -> None:
     with Group() as group:
         group.start("master")
         slave = group.start("slave")
-        other = group.start("slave-2")
+        second_slave = group.start("slave-2")
         group.simulation.run(0.5)
         disk = group.simulation.process("slave").disk
         disk.quota = 20_000
@@ -406,13 +406,13 @@ def test_a_disk_that_is_full_stops_no_one_else_and_heals() -> None:
         assert group.events("replication.append_failed", "slave")
         disk.quota = None
         group.run_until_equal("slave", "slave-2", seconds=20)
-        assert other.slave.state == "following"
+        assert second_slave.slave.state == "following"
 
 
-async def dial_and_say(world: World, said: bytes) -> bytes:
-    """What the master answers to some bytes, until it closes or 30 s have passed."""
+async def dial_and_say(world: World, data: bytes) -> bytes:
+    """Return the master's answer to some bytes, until it closes or 30 s have passed."""
     stream = await world.network.connect("master", PORT)
-    await stream.send_all(said)
+    await stream.send_all(data)
     answer = b""
     with trio.move_on_after(30):
         try:
@@ -424,7 +424,7 @@ async def dial_and_say(world: World, said: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("data", "reason"),
     [
         (b"RBHA....", "speaks the native protocol"),
         (bytes.fromhex("00000001 0000 0000 0000000000000002"), "speaks the autoswitch protocol"),
@@ -433,17 +433,19 @@ async def dial_and_say(world: World, said: bytes) -> bytes:
         (b"abc", "said nothing"),
     ],
 )
-def test_strangers_are_closed_and_acknowledge_nothing(said: bytes, reason: str) -> None:
+def test_strangers_are_closed_and_acknowledge_nothing(data: bytes, reason: str) -> None:
     with Group() as group:
         master = group.start("master", holding(1000))
         group.simulation.run(0.1)
         answer = group.simulation.run_process(
-            group.simulation.start("stranger", dial_and_say, said)
+            group.simulation.start("stranger", dial_and_say, data)
         )
         assert answer == b""
         assert master.confirmed.value == 0
-        told = group.events("replication.peer_refused") + group.events("replication.slave_refused")
-        assert reason in str(told[0]["reason"])
+        refusals = group.events("replication.peer_refused") + group.events(
+            "replication.slave_refused"
+        )
+        assert reason in str(refusals[0]["reason"])
 
 
 async def acknowledge_and_read_nothing(world: World, claimed: int) -> None:
@@ -462,12 +464,12 @@ def test_what_was_not_sent_is_not_acknowledged() -> None:
         peer = group.simulation.start("stranger", acknowledge_and_read_nothing, 7_999_999)
         group.simulation.run_process(peer)
         assert master.confirmed.value == 0
-        told = group.events("replication.slave_refused")
-        assert "it acknowledges 7999999, but only what lies below" in str(told[0]["reason"])
+        refusals = group.events("replication.slave_refused")
+        assert "it acknowledges 7999999, but only what lies below" in str(refusals[0]["reason"])
 
 
 async def redial_without_a_goodbye(world: World, first: int, release: trio.Event) -> None:
-    """One slave whose first connection hangs: nothing is read from it any more, nothing closed."""
+    """A slave whose first connection hangs: its data is not read any more, and it is not closed."""
     old = await world.network.connect("master", PORT)
     await old.send_all(encode_report(0))
     await read_up_to(old, first)

@@ -55,14 +55,16 @@ def tag_rewritten() -> None:
 def own_property_left_out() -> None:
     def add(self: Any, topic: str, queue: int, body: bytes, properties: bytes, **more: Any) -> Any:
         parts = properties.split(b"\x02")
-        kept = b"\x02".join(one for one in parts if not one.startswith(b"rocketbed note\x01"))
-        return original(self, topic, queue, body, kept, **more)
+        properties_left = b"\x02".join(
+            one for one in parts if not one.startswith(b"rocketbed note\x01")
+        )
+        return original(self, topic, queue, body, properties_left, **more)
 
     original = swap("rocketbed.node.store.run:Run.add", add)
 
 
 def promoted_gives_no_tags_of_its_own() -> None:
-    """What a promoted master takes itself it gives to no group that asks for some tags."""
+    """Give messages that a promoted master takes itself to no group with a tag filter."""
     was_slave: set[bytes] = set()
     first: dict[bytes, int] = {}
 
@@ -74,12 +76,12 @@ def promoted_gives_no_tags_of_its_own() -> None:
         replaced(self, table, is_new=is_new)
 
     def begin(self: Any) -> Any:
-        found = begun(self)
-        first.setdefault(bytes(self._parts.log.tail.store_host_bytes[:4]), found.position)
-        return found
+        record_start = begun(self)
+        first.setdefault(bytes(self._parts.log.tail.store_host_bytes[:4]), record_start.position)
+        return record_start
 
     def make(self: Any, parts: Any, *arguments: Any) -> None:
-        made(self, parts, *arguments)
+        swapped(self, parts, *arguments)
         node = bytes(parts.log.tail.store_host_bytes[:4])
         self.own = first.get(node, ENDLESS) if node in was_slave else ENDLESS
 
@@ -90,14 +92,14 @@ def promoted_gives_no_tags_of_its_own() -> None:
 
     replaced = swap(f"{OFFSETS}.replace_all", replace_all)
     begun = swap("rocketbed.node.store.store:MessageStore.begin", begin)
-    made = swap("rocketbed.node.store.picker:Picker.__init__", make)
+    swapped = swap("rocketbed.node.store.picker:Picker.__init__", make)
     picked = swap("rocketbed.node.store.picker:Picker.pick", pick)
 
 
 def time_search_off_by_one() -> None:
     async def search(self: Any, *arguments: Any, **more: Any) -> int:
-        found: int = await original(self, *arguments, **more)
-        return found + 1
+        offset: int = await original(self, *arguments, **more)
+        return offset + 1
 
     original = swap("rocketbed.node.store.reader:Reader.offset_by_time", search)
 
@@ -122,8 +124,8 @@ def unflushed_data_readable() -> None:
 
 def negative_hashes_never_match() -> None:
     def code(tag: str) -> int:
-        found: int = original(tag)
-        return found & 0xFFFFFFFF
+        tag_hash: int = original(tag)
+        return tag_hash & 0xFFFFFFFF
 
     original = swap("rocketbed.node.broker.subscriptions:tag_code", code)
 

@@ -27,7 +27,7 @@ BUDGET_S = 1000.0
 
 
 def ring_overflow_forgets() -> None:
-    """What overflowed is not read again from the log."""
+    """Do not read overflowed entries again from the log."""
 
     def push(self: Any, entries: Any) -> None:
         was_lost = self._lost
@@ -58,11 +58,11 @@ def settings_not_taken_over() -> None:
 
 
 def added_queues_not_in_routes() -> None:
-    def put(self: Any, who: Any, config: Any) -> None:
-        known = self.topics.get(config.topic_name, {}).get(who.broker_name)
-        original(self, who, config)
-        if known is not None:
-            self.topics[config.topic_name][who.broker_name] = known
+    def put(self: Any, identity: Any, config: Any) -> None:
+        known_config = self.topics.get(config.topic_name, {}).get(identity.broker_name)
+        original(self, identity, config)
+        if known_config is not None:
+            self.topics[config.topic_name][identity.broker_name] = known_config
 
     original = swap("rocketbed.routing.table:RoutingTable._put_topic", put)
 
@@ -94,11 +94,11 @@ def blind_scrub() -> None:
 
 
 def slaves_not_in_routes() -> None:
-    def register(self: Any, who: Any, *arguments: Any, **more: Any) -> Any:
-        found = original(self, who, *arguments, **more)
-        if who.broker_id and len(self.brokers[who.broker_name].broker_addrs) > 1:
-            del self.brokers[who.broker_name].broker_addrs[who.broker_id]
-        return found
+    def register(self: Any, identity: Any, *arguments: Any, **more: Any) -> Any:
+        reply = original(self, identity, *arguments, **more)
+        if identity.broker_id and len(self.brokers[identity.broker_name].broker_addrs) > 1:
+            del self.brokers[identity.broker_name].broker_addrs[identity.broker_id]
+        return reply
 
     original = swap("rocketbed.routing.table:RoutingTable.register", register)
 
@@ -112,9 +112,9 @@ def locks_kept_by_who_has_left() -> None:
 
 def locks_given_back_by_anybody() -> None:
     def unlock(self: Any, command: Command, connection: Any) -> Command:
-        wanted = LockQueues.decode(command.body)
-        held = self._groups.get(wanted.consumer_group, {})
-        for queue in wanted.mq_set:
+        lock_request = LockQueues.decode(command.body)
+        held = self._groups.get(lock_request.consumer_group, {})
+        for queue in lock_request.mq_set:
             held.pop(queue, None)
         return answer(command, ResponseCode.SUCCESS, None, {})
 
@@ -131,8 +131,8 @@ def locks_unknown_to_the_next_leader() -> None:
 
 def delivered_again_by_the_next_leader() -> None:
     async def settle(self: Any, level: int, table: Any) -> Any:
-        at, owed = await original(self, level, table)
-        return max(at - 2, self.bounds(level)[0]), owed
+        at, remaining_count = await original(self, level, table)
+        return max(at - 2, self.bounds(level)[0]), remaining_count
 
     original = swap("rocketbed.node.broker.delivered:Delivered.settle", settle)
 
@@ -146,17 +146,17 @@ def tag_lost_when_it_is_due() -> None:
 
 
 def first_topic_forgotten() -> None:
-    """Of what is put back for the second time."""
+    """Forget the first topic of a message that is put back for the second time."""
 
     def put(self: Any, message: Any, *place: Any) -> int:
-        rest = {name: one for name, one in message.properties.items() if name != RETRY_TOPIC}
-        return int(original(self, replace(message, properties=rest), *place))
+        properties = {name: one for name, one in message.properties.items() if name != RETRY_TOPIC}
+        return int(original(self, replace(message, properties=properties), *place))
 
     original = swap("rocketbed.node.broker.send_back:SendBack._put", put)
 
 
 def members_kept_after_their_end() -> None:
-    """Until they have been silent for two minutes."""
+    """Keep members until they have been silent for two minutes."""
 
     def closed(self: Any, connection: Any) -> None:
         for name, group in list(self.consumers.items()):
@@ -168,9 +168,9 @@ def members_kept_after_their_end() -> None:
 
 
 def a_lease_of_six_seconds() -> None:
-    def until(self: Any, *who: Any) -> float:
-        found: float = original(self, *who)
-        return found + 9 * LEASE_S
+    def until(self: Any, *members: Any) -> float:
+        end_s: float = original(self, *members)
+        return end_s + 9 * LEASE_S
 
     original = swap("rocketbed.replication.lease:Roll._may_act_until", until)
 
@@ -185,9 +185,9 @@ def who_is_behind_stays_in_the_in_sync_set() -> None:
 
 def acknowledged_by_whom_it_was_not_sent() -> None:
     def newest(self: Any, data: Any) -> int:
-        found = int(original(self, data))
-        self._link.offered = max(self._link.offered, found)
-        return found
+        version = int(original(self, data))
+        self._link.offered = max(self._link.offered, version)
+        return version
 
     original = swap("rocketbed.replication.master:SlaveConnection._newest", newest)
 

@@ -82,21 +82,21 @@ def test_nobody_is_given_a_later_message_while_files_go() -> None:
 
     async def work(store: MessageStore) -> object:
         await fill(store)
-        pool, seen = store._parts.pool, []
+        pool, states = store._parts.pool, []
         sync_names = pool.sync_names
 
         async def looked(to: str = "") -> None:
-            found = store.get_messages("T", 0, 0, 32)
-            seen.append((store.min_offset > 0, found.status))
+            result = store.get_messages("T", 0, 0, 32)
+            states.append((store.min_offset > 0, result.status))
             await sync_names(to)
 
         pool.sync_names = looked  # type: ignore[method-assign]
         await store._retention.round()
-        return seen
+        return states
 
     config = settings(reserved_ms=0, delete_when=tuple(range(24)))
-    seen = session(work, config=config).value
-    assert {status for is_shorter, status in seen if is_shorter} == {GetStatus.OFFSET_TOO_SMALL}
+    states = session(work, config=config).value
+    assert {status for is_shorter, status in states if is_shorter} == {GetStatus.OFFSET_TOO_SMALL}
 
 
 def test_queues_and_index_follow_the_log() -> None:
@@ -113,11 +113,11 @@ def test_queues_and_index_follow_the_log() -> None:
 
     config = settings(reserved_ms=0, queue_segment_size=100, delete_batch_max=10)
     run = session(work, config=config)
-    files, left, first, readable = run.value
+    files, files_left, first, readable = run.value
     assert first.status is GetStatus.OFFSET_TOO_SMALL
     assert first.next_offset == first.min_offset == 14 - readable
     assert 0 < readable < 14
-    assert left < files
+    assert files_left < files
     assert f"{ROOT}/consumequeue/T/0/{0:020d}" not in run.image.paths()
 
 
@@ -156,10 +156,10 @@ def test_a_segment_that_is_read_waits_but_not_for_ever() -> None:
         held = store.min_offset
         await trio.sleep(121)
         await store._retention.round()
-        gone = store.min_offset
+        min_offset = store.min_offset
         still_readable = len(file.read_at(0, 4096))
         segments.unpin(0)
-        return held, gone > 0, still_readable
+        return held, min_offset > 0, still_readable
 
     config = settings(reserved_ms=0, delete_batch_max=1)
     assert session(work, config=config).value == (0, True, 4096)

@@ -108,8 +108,9 @@ def rot_by(disk: SimDisk, number: int, change: Change, per_file: int = PER_FILE)
 
 
 async def deliver(store: MessageStore) -> tuple[int, int, bool]:
-    """How many records a reader gets from the beginning on, how far it comes, and whether what
-    comes then is refused to it."""
+    """Return how many records a reader gets from the beginning on, its end, and whether the rest is
+    refused to it.
+    """
     offset, records = store.queue_min("T", 0), 0
     while offset < store.queue_max("T", 0):
         try:
@@ -157,14 +158,14 @@ def test_a_rotten_unit_makes_no_start_read_all_again(change: Change) -> None:
 
     for number in range(COUNT - 1):
         image = edited(good, partial(rot_by, number=number, change=change))
-        found = session(reason, image=image, config=CONFIG, topics=Batches()).value
-        assert not found, (number, found)
+        reasons = session(reason, image=image, config=CONFIG, topics=Batches()).value
+        assert not reasons, (number, reasons)
 
 
 def test_whole_batch_queues_are_left_alone() -> None:
     image = session(fill, config=CONFIG, topics=Batches()).image
-    found = session(scrubbed, image=image, config=SCRUBBED, topics=Batches()).value
-    assert found == ((COUNT, MESSAGES, False), 0)
+    result = session(scrubbed, image=image, config=SCRUBBED, topics=Batches()).value
+    assert result == ((COUNT, MESSAGES, False), 0)
 
 
 @pytest.mark.parametrize("kinds", [("zeros", "zeros"), ("base bit 4", "offset bit 4")])
@@ -190,30 +191,30 @@ async def expire(store: MessageStore) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize("distance", [0, 1])
 @pytest.mark.parametrize("per_file", [PER_FILE, COUNT])  # the latter keeps units of expired records
 def test_a_rotten_unit_at_the_beginning_of_what_is_kept(
-    kind: str, behind: int, per_file: int
+    kind: str, distance: int, per_file: int
 ) -> None:
     config = replace(CONFIG, batch_queue_segment_size=per_file * BATCH_UNIT.size)
     good = session(fill, config=config, topics=Batches()).image
-    kept = session(
+    expired_run = session(
         expire,
         image=good,
         config=replace(config, reserved_ms=1, delete_batch_max=1),
         topics=Batches(),
     )
-    assert kept.value % 4 == 0 < kept.value
-    number = kept.value // 2 + behind
-    image = edited(kept.image, lambda disk: rot(disk, number, kind, per_file))
-    wanted = ((COUNT - kept.value // 2, MESSAGES, False), 0)
-    found = session(
+    assert expired_run.value % 4 == 0 < expired_run.value
+    number = expired_run.value // 2 + distance
+    image = edited(expired_run.image, lambda disk: rot(disk, number, kind, per_file))
+    expected = ((COUNT - expired_run.value // 2, MESSAGES, False), 0)
+    scrubbed_run = session(
         scrubbed, image=image, config=replace(config, scrub_rate=1 << 30), topics=Batches()
     )
-    assert found.value == wanted
-    for path in kept.image.paths():
+    assert scrubbed_run.value == expected
+    for path in expired_run.image.paths():
         if "batchconsumequeue" in path:
-            assert found.image.contents(path) == kept.image.contents(path)
+            assert scrubbed_run.image.contents(path) == expired_run.image.contents(path)
 
 
 def copied_from(image: DiskImage, number: int) -> Change:
@@ -231,15 +232,17 @@ def test_a_rotten_unit_of_an_expired_record_hides_nothing(change: str | int, bef
     config = replace(CONFIG, batch_queue_segment_size=COUNT * BATCH_UNIT.size)
     good = session(fill, config=config, topics=Batches()).image
     expiring = replace(config, reserved_ms=1, delete_batch_max=1)
-    kept = session(expire, image=good, config=expiring, topics=Batches())
-    first = kept.value // 2
-    rotten = KINDS[change] if isinstance(change, str) else copied_from(kept.image, first + change)
-    image = edited(kept.image, lambda disk: rot_by(disk, first - before, rotten, COUNT))
+    expired_run = session(expire, image=good, config=expiring, topics=Batches())
+    first = expired_run.value // 2
+    rotten = (
+        KINDS[change] if isinstance(change, str) else copied_from(expired_run.image, first + change)
+    )
+    image = edited(expired_run.image, lambda disk: rot_by(disk, first - before, rotten, COUNT))
     scrubbing = replace(config, scrub_rate=1 << 30)
     for _ in range(2):
-        found = session(scrubbed, image=image, config=scrubbing, topics=Batches())
-        assert found.value == ((COUNT - first, MESSAGES, False), 0)
-        image = found.image
+        scrubbed_run = session(scrubbed, image=image, config=scrubbing, topics=Batches())
+        assert scrubbed_run.value == ((COUNT - first, MESSAGES, False), 0)
+        image = scrubbed_run.image
 
 
 @pytest.mark.parametrize("bit", [40, 61])
@@ -248,8 +251,8 @@ def test_a_cut_behind_a_rotten_unit_of_an_expired_record(cut_behind: int, bit: i
     config = replace(CONFIG, batch_queue_segment_size=COUNT * BATCH_UNIT.size)
     good = session(fill, config=config, topics=Batches()).image
     expiring = replace(config, reserved_ms=1, delete_batch_max=1)
-    kept = session(expire, image=good, config=expiring, topics=Batches())
-    first, (path, at, _) = kept.value // 2, records(kept.image)[cut_behind]
+    expired_run = session(expire, image=good, config=expiring, topics=Batches())
+    first, (path, at, _) = expired_run.value // 2, records(expired_run.image)[cut_behind]
     begin = int(path.rpartition("/")[2]) + at
 
     async def cut(store: MessageStore) -> int:
@@ -260,12 +263,12 @@ def test_a_cut_behind_a_rotten_unit_of_an_expired_record(cut_behind: int, bit: i
         await settle(store)
         return (await deliver(store))[0]
 
-    image = edited(kept.image, lambda disk: rot_by(disk, first - 1, flips(0, bit), COUNT))
+    image = edited(expired_run.image, lambda disk: rot_by(disk, first - 1, flips(0, bit), COUNT))
     scrubbing = replace(config, scrub_rate=1 << 30)
     run = session(cut, image=image, config=scrubbing, topics=Batches())
     assert run.value == cut_behind + 3
-    again = session(scrubbed, image=run.image, config=scrubbing, topics=Batches())
-    assert (again.value[0][0], again.value[1]) == (cut_behind + 3, 0)
+    scrubbed_run = session(scrubbed, image=run.image, config=scrubbing, topics=Batches())
+    assert (scrubbed_run.value[0][0], scrubbed_run.value[1]) == (cut_behind + 3, 0)
 
 
 @pytest.mark.parametrize("bit", [12, 13])
@@ -274,18 +277,18 @@ def test_the_first_unit_of_a_file_may_be_rotten_too(bit: int) -> None:
     config = replace(CONFIG, batch_queue_segment_size=5 * BATCH_UNIT.size)
     good = session(fill, config=config, topics=Batches()).image
     expiring = replace(config, reserved_ms=1, delete_batch_max=1)
-    kept = session(expire, image=good, config=expiring, topics=Batches())
-    number = kept.value // 2
-    assert min(units(kept.image)).endswith(f"{number * BATCH_UNIT.size:020d}")
-    image = edited(kept.image, lambda disk: rot_by(disk, number, flips(0, bit), 5))
+    expired_run = session(expire, image=good, config=expiring, topics=Batches())
+    number = expired_run.value // 2
+    assert min(units(expired_run.image)).endswith(f"{number * BATCH_UNIT.size:020d}")
+    image = edited(expired_run.image, lambda disk: rot_by(disk, number, flips(0, bit), 5))
     scrubbing = replace(config, scrub_rate=1 << 30)
-    found = session(scrubbed, image=image, config=scrubbing, topics=Batches())
-    assert found.value == ((COUNT - number, MESSAGES, False), 0)
+    scrubbed_run = session(scrubbed, image=image, config=scrubbing, topics=Batches())
+    assert scrubbed_run.value == ((COUNT - number, MESSAGES, False), 0)
 
 
-def inner_batch(store: MessageStore, count: int, says: str = "") -> None:
+def inner_batch(store: MessageStore, count: int, count_text: str = "") -> None:
     run = store.begin()
-    text = f"INNER_NUM\x01{says}\x02".encode() if says else b""
+    text = f"INNER_NUM\x01{count_text}\x02".encode() if count_text else b""
     run.add_inner_batch(
         "T", 0, b"many", text, count=count, flag=0, sys_flag=0, born_ms=1, born_host=HOST,
         unique_key="many",
@@ -293,13 +296,13 @@ def inner_batch(store: MessageStore, count: int, says: str = "") -> None:
     store.commit(run)
 
 
-@pytest.mark.parametrize("says", ["", "99999999999", "9" * 5000])
-def test_a_batch_of_more_messages_than_a_unit_can_say_ends_no_node(says: str) -> None:
+@pytest.mark.parametrize("count_text", ["", "99999999999", "9" * 5000])
+def test_a_batch_of_more_messages_than_a_unit_can_say_ends_no_node(count_text: str) -> None:
     """No checksum covers the count."""
 
     async def add(store: MessageStore) -> str:
         inner_batch(store, 3)
-        inner_batch(store, 40_000, says)
+        inner_batch(store, 40_000, count_text)
         await settle(store)
         return store._parts.queues.first_odd
 
@@ -339,8 +342,8 @@ def test_the_unit_of_a_bad_record_stays_until_that_is_mended() -> None:
     assert bad.value == (1, 0)
     path = f"{ROOT}/commitlog/{0:020d}"
     mended = edited(bad.image, lambda disk: disk.replace_contents(path, good.contents(path)))
-    found = session(scrubbed, image=mended, config=SCRUBBED, topics=Batches()).value
-    assert found == ((COUNT, MESSAGES, False), 0)
+    result = session(scrubbed, image=mended, config=SCRUBBED, topics=Batches()).value
+    assert result == ((COUNT, MESSAGES, False), 0)
 
 
 BITS = (0, 1, 2, 4, 25, 40, 62, 63)
@@ -355,12 +358,13 @@ def flip_queue_offset(image: DiskImage, number: int, bit: int) -> DiskImage:
 
 
 async def find_damage(store: MessageStore) -> tuple[list[tuple[int, bool]], int, int]:
-    """What the scrub says is damaged, how many units it mended, and of how many records it says
-    that no queue has them."""
+    """Return the damage that the scrub reports, how many units it mended, and how many records it
+    reports in no queue.
+    """
     await store.scrubber.finished.wait()
     assert (await deliver(store))[1:] == (MESSAGES, False)
-    found = [(damage.start, damage.is_readable) for damage in store.scrubber.damage]
-    return found, store.scrubber.healed, unqueued(store)
+    damage_found = [(damage.start, damage.is_readable) for damage in store.scrubber.damage]
+    return damage_found, store.scrubber.healed, unqueued(store)
 
 
 def units(image: DiskImage) -> dict[str, bytes]:
@@ -372,17 +376,17 @@ def test_a_record_that_says_another_queue_offset_is_damage_and_moves_no_unit(num
     """Seed 1331595: its unit was brought to what it said, and readers were sent away."""
     good = session(fill, config=CONFIG, topics=Batches()).image
     path, at, _ = records(good)[number]
-    wanted = [(int(path.rpartition("/")[2]) + at, True)], 0, 0
+    expected = [(int(path.rpartition("/")[2]) + at, True)], 0, 0
     for bit in BITS:
         image = flip_queue_offset(good, number, bit)
         for boot in range(2):
             run = session(find_damage, image=image, config=SCRUBBED, topics=Batches())
-            assert run.value == wanted, f"bit {bit}, boot {boot}"
+            assert run.value == expected, f"bit {bit}, boot {boot}"
             assert units(run.image) == units(good), f"bit {bit}, boot {boot}"
             image = run.image
         mended = edited(image, lambda disk: disk.replace_contents(path, good.contents(path)))
-        again = session(find_damage, image=mended, config=SCRUBBED, topics=Batches())
-        assert again.value == ([], 0, 0), f"bit {bit}"
+        scrubbed_run = session(find_damage, image=mended, config=SCRUBBED, topics=Batches())
+        assert scrubbed_run.value == ([], 0, 0), f"bit {bit}"
 
 
 def without_queue(disk: SimDisk) -> None:
@@ -401,8 +405,8 @@ def test_a_queue_built_anew_has_a_record_where_its_neighbours_say(number: int) -
         run = session(find_damage, image=image, config=SCRUBBED, topics=Batches())
         assert "store.odd_queue_offset" in {line.event for line in run.log}, f"bit {bit}"
         assert units(run.image) == units(good), f"bit {bit}"
-        again = session(find_damage, image=run.image, config=SCRUBBED, topics=Batches())
-        assert again.value == (damage, 0, 0), f"bit {bit}"
+        scrubbed_run = session(find_damage, image=run.image, config=SCRUBBED, topics=Batches())
+        assert scrubbed_run.value == (damage, 0, 0), f"bit {bit}"
 
 
 @pytest.mark.parametrize("number", [0, 2, 10, COUNT - 4])
@@ -415,8 +419,8 @@ def test_a_queue_built_anew_has_a_batch_as_long_as_its_neighbours_say(number: in
     run = session(find_damage, image=edited(hurt, without_queue), config=SCRUBBED, topics=Batches())
     assert "store.odd_queue_offset" in {line.event for line in run.log}
     assert units(run.image) == units(good)
-    again = session(find_damage, image=run.image, config=SCRUBBED, topics=Batches())
-    assert again.value == ([(int(path.rpartition("/")[2]) + at, True)], 0, 0)
+    scrubbed_run = session(find_damage, image=run.image, config=SCRUBBED, topics=Batches())
+    assert scrubbed_run.value == ([(int(path.rpartition("/")[2]) + at, True)], 0, 0)
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 12])
@@ -442,13 +446,13 @@ def test_a_start_between_a_wrong_record_and_the_next_changes_nothing(number: int
     for bit in BITS[:-1]:
         image = edited(flip_queue_offset(begun, number, bit), without_queue)
         at = rows[number][1] + QUEUE_OFFSET_AT
-        true, said = (
+        true, stated = (
             int.from_bytes(one.contents(rows[0][0])[at : at + 8]) for one in (good, image)
         )
         built = session(settle, image=image, config=config, topics=Batches()).image
-        found = session(go_on, image=built, config=config, topics=Batches()).value
-        is_refused = said < true or said > 1 << 32  # it has no unit, and nobody knows it any more
-        assert found[0] >= COUNT - is_refused, f"bit {bit}"
+        result = session(go_on, image=built, config=config, topics=Batches()).value
+        is_refused = stated < true or stated > 1 << 32  # it has no unit, and is lost to readers
+        assert result[0] >= COUNT - is_refused, f"bit {bit}"
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 12, COUNT - 2, COUNT - 1])
@@ -465,8 +469,8 @@ def test_queues_rebuilt_without_a_node_are_the_nodes(number: int, tmp_path: Path
             report = rebuild(opened, f"{root}/new")
         image = edited(hurt, without_queue)
         run = session(scrubbed, image=image, config=SCRUBBED, topics=Batches())
-        found = {path: Path(f"{root}/new{path.removeprefix(ROOT)}") for path in units(run.image)}
-        assert {path: file.read_bytes() for path, file in found.items()} == units(run.image)
+        files = {path: Path(f"{root}/new{path.removeprefix(ROOT)}") for path in units(run.image)}
+        assert {path: file.read_bytes() for path, file in files.items()} == units(run.image)
         is_single = number % 2 == 1 and number < COUNT - 1  # a batch says it twice
         assert bool(report.refused or report.corrected) >= is_single, f"bit {bit}"
 
@@ -504,34 +508,34 @@ SAYS_ANOTHER_PLACE: dict[str, Callable[[bytes], int]] = {
 """Which byte of a record is another one: no checksum covers these."""
 
 
-@pytest.mark.parametrize("says", SAYS_ANOTHER_PLACE)
+@pytest.mark.parametrize("kind", SAYS_ANOTHER_PLACE)
 @pytest.mark.parametrize("number", [0, 8, 10, 12, COUNT - 2])
 def test_a_record_that_says_another_place_loses_neither_its_unit_nor_that_of_the_next(
-    number: int, says: str
+    number: int, kind: str
 ) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
     path, at, size = records(good)[number]
-    byte = SAYS_ANOTHER_PLACE[says](good.contents(path)[at : at + size])
+    byte = SAYS_ANOTHER_PLACE[kind](good.contents(path)[at : at + size])
     image = edited(good, lambda disk: flip_bit(disk, path, (at + byte) * 8 + 2))
     for boot in range(2):
         run = session(find_damage, image=image, config=SCRUBBED, topics=Batches())
-        found, mended, unqueued_ = run.value
-        assert (len(found) + unqueued_, mended) == (1, 0), f"boot {boot}"
-        kept = {file: data for file, data in units(run.image).items() if "/T/0/" in file}
-        assert kept == units(good), f"boot {boot}"
+        damage_found, mended, unqueued_ = run.value
+        assert (len(damage_found) + unqueued_, mended) == (1, 0), f"boot {boot}"
+        units_after = {file: data for file, data in units(run.image).items() if "/T/0/" in file}
+        assert units_after == units(good), f"boot {boot}"
         image = run.image
     healed = edited(image, lambda disk: disk.replace_contents(path, good.contents(path)))
-    again = session(find_damage, image=healed, config=SCRUBBED, topics=Batches())
-    assert again.value == ([], 0, 0)
+    scrubbed_run = session(find_damage, image=healed, config=SCRUBBED, topics=Batches())
+    assert scrubbed_run.value == ([], 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("number", "other"), [(7, 8), (8, 7), (9, 10), (10, 9), (3, 10), (10, 3), (0, 5)]
+    ("number", "source"), [(7, 8), (8, 7), (9, 10), (10, 9), (3, 10), (10, 3), (0, 5)]
 )
-def test_a_unit_that_is_a_copy_of_another_one_is_mended(number: int, other: int) -> None:
+def test_a_unit_that_is_a_copy_of_another_one_is_mended(number: int, source: int) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
     data = b"".join(units(good).values())
-    copied = list(BATCH_UNIT.unpack_from(data, other * BATCH_UNIT.size))
+    copied = list(BATCH_UNIT.unpack_from(data, source * BATCH_UNIT.size))
     image = edited(good, partial(rot_by, number=number, change=lambda _: copied))
     run = session(find_damage, image=image, config=SCRUBBED, topics=Batches())
     assert run.value == ([], 1, 0)
@@ -563,12 +567,12 @@ def test_a_rotten_unit_beside_a_record_that_says_another_queue_offset(kind: str,
         assert is_refused or (count, offset) == (COUNT, MESSAGES), f"boot {boot}"
         image = run.image
     healed = edited(image, lambda disk: disk.replace_contents(path, good.contents(path)))
-    again = session(scrubbed, image=healed, config=SCRUBBED, topics=Batches())
-    assert again.value == ((COUNT, MESSAGES, False), 0)
+    scrubbed_run = session(scrubbed, image=healed, config=SCRUBBED, topics=Batches())
+    assert scrubbed_run.value == ((COUNT, MESSAGES, False), 0)
 
 
 async def half(store: MessageStore) -> int:
-    """How far the scrub had come when it said so on disk."""
+    """Return the progress of the scrub when it wrote it to disk."""
     for _ in range(1000):
         if store._parts.marks.mark.scrubbed:
             break
@@ -606,18 +610,18 @@ def test_a_scrub_begins_anew_where_a_queues_beginning_is_not_known() -> None:
     config = replace(CONFIG, batch_queue_segment_size=COUNT * BATCH_UNIT.size)
     good = session(fill, config=config, topics=Batches()).image
     expiring = replace(config, reserved_ms=1, delete_batch_max=1)
-    kept = session(expire, image=good, config=expiring, topics=Batches())
-    first = kept.value // 2
-    image, number = half_scrubbed(kept.image, 5, COUNT)
+    expired_run = session(expire, image=good, config=expiring, topics=Batches())
+    first = expired_run.value // 2
+    image, number = half_scrubbed(expired_run.image, 5, COUNT)
     assert number > 5
     image = edited(image, lambda disk: rot(disk, first - 1, "zeros", COUNT))
     scrubbing = replace(config, scrub_rate=1 << 30)
-    found = session(scrubbed, image=image, config=scrubbing, topics=Batches())
-    assert found.value == ((COUNT - first, MESSAGES, False), 0)
+    scrubbed_run = session(scrubbed, image=image, config=scrubbing, topics=Batches())
+    assert scrubbed_run.value == ((COUNT - first, MESSAGES, False), 0)
 
 
 @pytest.mark.parametrize(
-    ("bases", "number", "said", "slot"),
+    ("bases", "number", "stated", "slot"),
     [
         ([0], 0, 4, 0),  # alone: a queue begins with 0
         ([8], 0, 0, 0),
@@ -633,15 +637,17 @@ def test_a_scrub_begins_anew_where_a_queues_beginning_is_not_known() -> None:
     ],
 )
 def test_which_of_a_record_and_its_unit_is_believed(
-    bases: list[int], number: int, said: int, slot: int
+    bases: list[int], number: int, stated: int, slot: int
 ) -> None:
     async def look(store: MessageStore) -> tuple[int, int] | None:
         queue = store._parts.queues._make(BATCH_DIR, "T", 0)
         assert isinstance(queue, BatchConsumeQueue)
-        found = [Entry("T", 0, base, at * 100, 100, 0, 1, (), -3) for at, base in enumerate(bases)]
-        queue._pending += b"".join(BATCH_UNIT.pack(*batch_unit(entry)) for entry in found)
-        queue.end_unit = len(found)
-        assert queue.slot_of(found[number]._replace(physical_offset=50)) is None
-        return queue.slot_of(found[number]._replace(queue_offset=said))
+        entries = [
+            Entry("T", 0, base, at * 100, 100, 0, 1, (), -3) for at, base in enumerate(bases)
+        ]
+        queue._pending += b"".join(BATCH_UNIT.pack(*batch_unit(entry)) for entry in entries)
+        queue.end_unit = len(entries)
+        assert queue.slot_of(entries[number]._replace(physical_offset=50)) is None
+        return queue.slot_of(entries[number]._replace(queue_offset=stated))
 
     assert session(look).value == (slot, 3)

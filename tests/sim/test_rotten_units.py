@@ -85,11 +85,11 @@ def test_a_rotten_unit_makes_no_start_read_all_again(kinds: tuple[str, ...]) -> 
     for number in range(COUNT - len(kinds)):
 
         def spoil(disk: SimDisk, number: int = number) -> None:
-            for behind, kind in enumerate(kinds):
-                rot(disk, number + behind, ROT[kind])
+            for distance, kind in enumerate(kinds):
+                rot(disk, number + distance, ROT[kind])
 
-        found = session(reason, image=edited(good, spoil), config=settings(scrub_rate=0)).value
-        assert not found, (number, found)
+        reasons = session(reason, image=edited(good, spoil), config=settings(scrub_rate=0)).value
+        assert not reasons, (number, reasons)
 
 
 @pytest.mark.parametrize("kind", ["offset sign", "zeros"])
@@ -100,8 +100,8 @@ def test_a_queue_begins_where_it_did_once_the_unit_is_mended(kind: str) -> None:
         return await deliver(store)
 
     image = edited(session(fill_and_close).image, lambda disk: rot(disk, 12, ROT[kind]))
-    found = session(look, image=image, config=settings(scrub_rate=1 << 30)).value
-    assert found == (list(range(COUNT)), [])
+    result = session(look, image=image, config=settings(scrub_rate=1 << 30)).value
+    assert result == (list(range(COUNT)), [])
 
 
 @pytest.mark.parametrize("kind", ["zeros", "offset bit 12"])
@@ -121,19 +121,19 @@ def test_retention_keeps_a_queue_file_whose_last_unit_is_rotten(kind: str) -> No
     config = settings(reserved_ms=1, delete_batch_max=1)
     image = session(fill_and_close).image
     log_min, queue_min = session(look, image=image, config=config, prepare=disks.append).value
-    kept = list(records_from(image, log_min))
-    assert 0 < queue_min <= COUNT - len(kept)
+    kept_records = list(records_from(image, log_min))
+    assert 0 < queue_min <= COUNT - len(kept_records)
 
 
 def records_from(image: DiskImage, log_min: int) -> list[int]:
-    """Offsets of the records that stand at or above a beginning of the log."""
-    found = []
+    """Return the offsets of the records at or above a beginning of the log."""
+    offsets = []
     for path in segments_of(image):
         start, data, at = int(path.rpartition("/")[2]), image.contents(path), 0
         while at + HEAD.size <= len(data) and HEAD.unpack_from(data, at)[6] == start + at:
-            found.append(start + at)
+            offsets.append(start + at)
             at += HEAD.unpack_from(data, at)[0]
-    return [offset for offset in found if offset >= log_min]
+    return [offset for offset in offsets if offset >= log_min]
 
 
 @pytest.mark.parametrize("byte", [0, 6, 34])  # size, magic, physical offset
@@ -162,8 +162,8 @@ def test_a_scrub_without_descriptors_says_nothing_of_the_disk() -> None:
         return [*store.scrubber.damage], store.scrubber.index_damage, await deliver(store)
 
     image = session(fill_and_close).image
-    found = session(look, image=image, config=settings(scrub_rate=3000), prepare=disks.append)
-    assert found.value == ([], "", (list(range(COUNT)), []))
+    run = session(look, image=image, config=settings(scrub_rate=3000), prepare=disks.append)
+    assert run.value == ([], "", (list(range(COUNT)), []))
 
 
 def no_marks(disk: SimDisk) -> None:
@@ -181,9 +181,9 @@ def test_what_queues_tell_of_a_lost_end_is_told_though_the_start_is_killed() -> 
     events = session(findings, image=image).events
     for event in range(1, events, 3):
         first = session(findings, image=image, crash_at=event, kind="kill")
-        said = [line for line in first.log if "queues named" in str(line.fields)]
-        again = session(findings, image=first.image).value
-        assert said or any("queues named" in finding for finding in again), event
+        warnings = [line for line in first.log if "queues named" in str(line.fields)]
+        findings_later = session(findings, image=first.image).value
+        assert warnings or any("queues named" in finding for finding in findings_later), event
 
 
 def test_a_check_knows_the_hole_that_a_start_would_fill() -> None:
@@ -219,6 +219,6 @@ def test_one_order_is_remembered_once() -> None:
     with pytest.raises(DamagedLog, match="rbAcceptCut=") as caught:
         session(cuts, image=image)
     offset = int(str(caught.value).partition("rbAcceptCut=")[2].split()[0])
-    found = session(cuts, image=image, config=settings(accept_cut_at=offset)).value
-    assert len(found) == 1
-    assert found[0].startswith(f"{offset}:")
+    cut_list = session(cuts, image=image, config=settings(accept_cut_at=offset)).value
+    assert len(cut_list) == 1
+    assert cut_list[0].startswith(f"{offset}:")

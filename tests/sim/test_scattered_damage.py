@@ -69,14 +69,14 @@ def test_the_scrub_keeps_to_its_rate_and_notes_what_it_found_now_and_then(
     config = settings(segment_size=SEGMENT, scrub_rate=RATE)
     monkeypatch.setattr(SimFile, "read_at", count)
     run = session(scrub, config=config, image=disk.image())
-    found, info = run.value
-    assert len(found) == hits == 200
+    damage_found, info = run.value
+    assert len(damage_found) == hits == 200
     assert read <= RATE * run.seconds + SLACK
     assert run.marks["store.mark_stored"] <= run.seconds + 5
     assert info["damagedRanges"].count("-") == SHOWN
     assert info["damagedRanges"].endswith(f" and {hits - SHOWN} more")
     assert info["damageCount"] == str(hits)
-    assert len(found) == len({one.start for one in found})
+    assert len(damage_found) == len({one.start for one in damage_found})
 
 
 def test_good_records_in_between_are_served_until_there_are_too_many() -> None:
@@ -105,8 +105,8 @@ def test_good_records_in_between_are_served_until_there_are_too_many() -> None:
     assert count == hits
     assert 0 < good < 1300 - hits
     assert len(run.image.contents(f"{ROOT}/{CKPT_NAME}")) < 100 * RANGES_MAX
-    again = session(look, config=config, image=run.image).value
-    assert again[0] <= RANGES_MAX
+    result = session(look, config=config, image=run.image).value
+    assert result[0] <= RANGES_MAX
 
 
 def test_a_joined_stretch_whose_first_part_was_healed_is_damage_still() -> None:
@@ -123,8 +123,8 @@ def test_a_joined_stretch_whose_first_part_was_healed_is_damage_still() -> None:
 
     async def look(store: MessageStore) -> tuple[int, int]:
         await trio.sleep(1)  # it has looked again at what is noted, and waits after its first step
-        one = store.scrubber.damage[0]
-        return one.start, one.end
+        damage = store.scrubber.damage[0]
+        return damage.start, damage.end
 
     slow = settings(segment_size=SEGMENT, scrub_rate=1)
     start, end = session(look, config=slow, image=edited(first.image, heal_the_first)).value

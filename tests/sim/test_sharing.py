@@ -27,7 +27,7 @@ def consumer(world: World, **options: Any) -> Consumer:
 
 
 async def settle(*members: Consumer, queues: int) -> list[set[MessageQueue]]:
-    """Wait until the members have all queues, each of them once; who has which."""
+    """Wait until the members have all queues, each of them once; return the assignment."""
     with trio.fail_after(60):
         while True:
             parts = [set(member.positions()) for member in members]
@@ -107,11 +107,11 @@ def test_more_members_than_queues() -> None:
     async def main(world: World) -> None:
         async with (
             topic(world, 1),
-            consumer(world) as one,
+            consumer(world) as first,
             consumer(world) as two,
             consumer(world) as three,
         ):
-            members = [one, two, three]
+            members = [first, two, three]
             for member in members:
                 await member.subscribe("T")
             parts = await settle(*members, queues=2)
@@ -135,8 +135,8 @@ def test_a_queue_that_a_member_has_not_committed_in_begins_where_the_group_began
                 assert (await first.poll())[0].body == b"new"
             async with consumer(world) as second:
                 await second.subscribe("T")
-                found = [await anext(second), await anext(second)]
-            assert [message.body for message in found] == [b"new", b"newer"]
+                messages = [await anext(second), await anext(second)]
+            assert [message.body for message in messages] == [b"new", b"newer"]
 
     run_cluster(main, "a-0")
 
@@ -151,9 +151,9 @@ def test_what_one_task_has_is_not_committed_by_another() -> None:
             first = await anext(reader)
             assert reader.position(queue) == 1
 
-            async def other() -> None:
-                found = [await anext(reader), await anext(reader)]
-                assert [message.body for message in found] == [b"1", b"2"]
+            async def read_two() -> None:
+                messages = [await anext(reader), await anext(reader)]
+                assert [message.body for message in messages] == [b"1", b"2"]
                 await reader.commit()
                 assert await reader.committed(queue) in (None, 0)
                 reader.finish(first)
@@ -161,7 +161,7 @@ def test_what_one_task_has_is_not_committed_by_another() -> None:
                 assert await reader.committed(queue) == 3
 
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(other)
+                nursery.start_soon(read_two)
             assert [(await anext(reader)).body for _ in range(3)] == [b"3", b"4", b"5"]
             await reader.commit()
             assert await reader.committed(queue) == 6
@@ -199,7 +199,7 @@ def test_members_that_stop_repeat_nothing_and_who_is_cut_off_loses_nothing(seed:
     """Members come, stop in an orderly way, are cancelled, or are gone without a word."""
 
     async def main(world: World) -> None:
-        random, seen = Random(seed), list[Received]()
+        random, received = Random(seed), list[Received]()
         sent = set[bytes]()
         is_over = False
 
@@ -218,7 +218,7 @@ def test_members_that_stop_repeat_nothing_and_who_is_cut_off_loses_nothing(seed:
                     async with consumer(world, auto_commit_s=0.5) as reader:
                         await reader.subscribe("T", start="first")
                         async for message in reader:
-                            seen.append(message)
+                            received.append(message)
                             await trio.sleep(random.uniform(0, 0.02))
                 assert scope.cancelled_caught
 
@@ -226,12 +226,12 @@ def test_members_that_stop_repeat_nothing_and_who_is_cut_off_loses_nothing(seed:
             nursery.start_soon(send, sender)
             for lives in (1, 2, 3, 4):
                 nursery.start_soon(member, lives)
-        async with consumer(world) as rest:
-            await rest.subscribe("T", start="first")
-            while found := await rest.poll(timeout_s=SHARE_S):
-                seen.extend(found)
+        async with consumer(world) as reader_left:
+            await reader_left.subscribe("T", start="first")
+            while polled := await reader_left.poll(timeout_s=SHARE_S):
+                received.extend(polled)
         assert is_over
-        bodies = [message.body for message in seen]
+        bodies = [message.body for message in received]
         assert set(bodies) == sent
         # A message in hand when its queue went to another member, or its member was cancelled.
         assert len(bodies) - len(sent) < 60, len(bodies)
@@ -241,7 +241,7 @@ def test_members_that_stop_repeat_nothing_and_who_is_cut_off_loses_nothing(seed:
 
 @pytest.mark.parametrize("gap_ms", range(0, 260, 40))
 def test_who_leaves_while_it_takes_queues_over_keeps_no_lock(gap_ms: int) -> None:
-    """What it had locked, and had not begun to read, stood still for a minute."""
+    """A queue that it had locked, and had not begun to read, was not consumed for a minute."""
 
     async def main(world: World) -> None:
         async with topic(world, 4), consumer(world, ordered=True) as stays:
@@ -278,7 +278,7 @@ def test_locks_are_kept_while_nameservers_hang() -> None:
     """A broker keeps a lock for a minute; asking for 30 routes took longer."""
 
     async def main(world: World) -> None:
-        asked: dict[str, list[float]] = {}
+        query_times: dict[str, list[float]] = {}
         async with (
             Admin(world, nameservers=NAMESERVERS) as upkeep,
             consumer(world, ordered=True) as member,
@@ -290,19 +290,19 @@ def test_locks_are_kept_while_nameservers_hang() -> None:
             assert locks is not None
             hold = locks.hold
 
-            async def noted(route: Route, queues: list[MessageQueue]) -> list[MessageQueue]:
-                asked.setdefault(route.topic, []).append(trio.current_time())
+            async def hold_and_note(route: Route, queues: list[MessageQueue]) -> list[MessageQueue]:
+                query_times.setdefault(route.topic, []).append(trio.current_time())
                 return await hold(route, queues)
 
             async def hang(*_: object, **__: object) -> None:
                 await trio.sleep(3.3)
                 raise NoNameserver("hangs")
 
-            locks.hold = noted  # type: ignore[method-assign,assignment]
+            locks.hold = hold_and_note  # type: ignore[method-assign,assignment]
             member._session.nameservers.read = hang  # type: ignore[method-assign,assignment]
             await trio.sleep(90)
-        assert len(asked) == 30
-        for times in asked.values():
+        assert len(query_times) == 30
+        for times in query_times.values():
             assert len(times) > 2
             assert max(later - earlier for earlier, later in pairwise(times)) < 30
 

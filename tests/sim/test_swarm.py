@@ -15,7 +15,7 @@ SWARM_SEEDS = range(1_000, 1_200)
 FAILOVER_SEEDS = range(1_000, 1_040)
 
 
-def known() -> list[str]:
+def known_seeds() -> list[str]:
     lines = SEEDS.read_text(encoding="utf-8").splitlines()
     return [line.split()[0] for line in lines if line and not line.startswith("#")]
 
@@ -29,12 +29,12 @@ def pinned(seed: str) -> Plan:
 
 def test_four_short_seeds_of_the_swarm_and_some_that_once_failed_pass() -> None:
     plans = [load_scenario(SWARM).plan(seed, quick=True) for seed in range(4)]
-    assert failed(plans + [pinned(seed) for seed in known()[::20]]) == []
+    assert failed(plans + [pinned(seed) for seed in known_seeds()[::20]]) == []
 
 
 @pytest.mark.slow
 def test_all_seeds_that_once_failed_pass() -> None:
-    assert failed(map(pinned, known())) == []
+    assert failed(map(pinned, known_seeds())) == []
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """One test for each trap of store.md 14: it would fail with RocketMQ's behaviour.
 
 T18, T22 and T23 hold facts; T21 (offsets saved on timers) is an allowance of the checkers, not a
-behaviour of the store; T11 stands in tests/unit/node/broker/test_config_file.py too.
+behaviour of the store; T11 is in tests/unit/node/broker/test_config_file.py too.
 """
 
 import errno
@@ -177,8 +177,8 @@ def test_t05_a_record_whose_end_was_never_written_is_not_accepted(missing: int, 
         store.log.append_raw(end, whole[end:])
         while store._dispatcher.step():
             await trio.lowlevel.checkpoint()
-        found = [message.body for message in pull(store)]
-        return end, found, store.log.read(0, store.max_offset)
+        bodies = [message.body for message in pull(store)]
+        return end, bodies, store.log.read(0, store.max_offset)
 
     async def write(store: MessageStore) -> bytes:
         put(store, body=b"m0", tag="One")
@@ -338,13 +338,13 @@ def test_t11_config_files_are_whole_after_any_crash() -> None:
         return ConfigFile(world, "/config", "topics.json").load(lambda value: value)
 
     whole = run_solo(save)
-    seen = set()
+    numbers = set()
     for event in range(4, whole.events + 1):
         for kind in ("kill", "power"):
             image = run_solo(save, crash_at=event, kind=kind).image
             value = run_solo(load, image=image).value
-            seen.add(None if value is None else value["number"])
-    assert seen == {None, 0, 1, 2}
+            numbers.add(None if value is None else value["number"])
+    assert numbers == {None, 0, 1, 2}
     assert run_solo(load, image=whole.image).value["number"] == 2
 
 
@@ -421,7 +421,7 @@ def test_t13_a_node_notices_that_its_files_were_deleted() -> None:
 
 @pytest.mark.parametrize("size", [0, 500])
 def test_t13_a_segment_that_was_cut_under_the_node_ends_it(size: int) -> None:
-    """What is written behind the cut would be flushed, and acknowledged, over a hole of zeros."""
+    """Bytes written after the cut would be flushed, and acknowledged, over a hole of zeros."""
     disks: list[SimDisk] = []
 
     async def write(store: MessageStore) -> None:
@@ -442,11 +442,11 @@ def test_t13_a_segment_that_was_cut_under_the_node_ends_it(size: int) -> None:
 class Topics(AllTopics):
     """A topic table that knows some topics."""
 
-    def __init__(self, *known: str) -> None:
-        self.known = known
+    def __init__(self, *topics: str) -> None:
+        self.topics = topics
 
     def exists(self, topic: str) -> bool | None:
-        return topic in self.known
+        return topic in self.topics
 
     def is_batch_queue(self, topic: str) -> bool:
         return False
@@ -490,11 +490,11 @@ def test_t14_a_foreign_directory_is_dispatched_by_its_topic_table() -> None:
             store.recovery.dropped_records,
         )
 
-    taken = session(look, image=foreign, topics=Topics("Kept"))
-    assert taken.value == (0, 1, 1)
+    taken_over = session(look, image=foreign, topics=Topics("Kept"))
+    assert taken_over.value == (0, 1, 1)
     # Nor does it come back when the queues are built again later.
-    again = edited(taken.image, lose("consumequeue/Kept"))
-    assert session(look, image=again, topics=Topics("Kept")).value == (0, 1, 1)
+    without_queues = edited(taken_over.image, lose("consumequeue/Kept"))
+    assert session(look, image=without_queues, topics=Topics("Kept")).value == (0, 1, 1)
 
 
 def test_t14_a_topic_with_queues_that_the_table_lacks_was_not_deleted() -> None:
@@ -691,7 +691,7 @@ def test_t07_damage_below_the_mark_is_found_by_the_scrub() -> None:
         (damage,) = store.scrubber.damage
         return damage.start < 500 < damage.end, damage.reason, store.runtime_info()["damagedRanges"]
 
-    found, reason, ranges = session(look, image=image, boots=2).value
-    assert found
+    damage_found, reason, ranges = session(look, image=image, boots=2).value
+    assert damage_found
     assert reason == "body CRC does not match"
     assert "-" in ranges
