@@ -21,17 +21,19 @@ RUNS: Final = 2
 
 
 def main(number: str, seed: str, out: str) -> None:
-    """What is run is always the same; the seed is that of the draw."""
+    """Run the fixed slice; the seed is that of the draw."""
     trials = [Trial(plan=load_scenario(name).plan(1, quick=True)) for name in CLUSTERS]
     trials += [trial for trial in suite(1) if trial.kind == "session"]
-    wanted = Search(number=int(number), seed=int(seed), out=Path(out), runs=RUNS)
+    request = Search(number=int(number), seed=int(seed), out=Path(out), runs=RUNS)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr)
 
-    found = search(wanted, lambda verdict: say(result_text(verdict)), say, warn=say, trials=trials)
-    write_survivors(found, wanted.out / SURVIVORS)
-    print(json.dumps(as_row(found)))
+    progress = search(
+        request, lambda verdict: say(result_text(verdict)), say, warn=say, trials=trials
+    )
+    write_survivors(progress, request.out / SURVIVORS)
+    print(json.dumps(as_row(progress)))
 
 
 if __name__ == "__main__":

@@ -51,18 +51,18 @@ def test_every_known_alteration_is_noticed(recorded: Path, tmp_path: Path) -> No
     are_noticed(ALTERATIONS, recorded, tmp_path)
 
 
-def are_noticed(wanted: Sequence[Alteration], recorded: Path, tmp_path: Path) -> None:
+def are_noticed(alterations: Sequence[Alteration], recorded: Path, tmp_path: Path) -> None:
     of_listeners = {one.name for one in TOLD}
-    names = [one.name for one in wanted]
-    others = [name for name in names if name not in of_listeners]
+    names = [one.name for one in alterations]
+    of_clients = [name for name in names if name not in of_listeners]
     answers: dict[str, Tampered] = {
-        one.name: one for one in tamper(recorded, tmp_path, only=others)
+        one.name: one for one in tamper(recorded, tmp_path, only=of_clients)
     }
-    assert list(answers) == others
-    told = record(tmp_path / "told", TOLD_SEED)
+    assert list(answers) == of_clients
+    told_run = record(tmp_path / "told", TOLD_SEED)
     of_told = of_listeners.intersection(names)
     (tmp_path / "scratch").mkdir()
-    answers |= {one.name: one for one in tamper(told, tmp_path / "scratch", only=of_told)}
+    answers |= {one.name: one for one in tamper(told_run, tmp_path / "scratch", only=of_told)}
     assert answers.keys() == set(names)
     assert [name for name, answer in answers.items() if answer.passed] == []
     assert [name for name, answer in answers.items() if answer.verdict == "nothing"] == []
@@ -97,5 +97,5 @@ def test_an_index_has_to_be_there_where_files_have_expired(tmp_path: Path) -> No
     plan = load_scenario("soak-failover").plan(770_002, quick=True)
     run.mkdir()
     assert run_here(plan, run, Options()).verdict == "pass"
-    (gone,) = tamper(run, tmp_path / "scratch", only=["index-gone"])
-    assert "tables-complete" in gone.ids
+    (answer,) = tamper(run, tmp_path / "scratch", only=["index-gone"])
+    assert "tables-complete" in answer.ids

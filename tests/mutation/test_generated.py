@@ -57,44 +57,46 @@ UNVISITED = next(one for one in candidates(SOURCES[2]) if one.site.function == "
 def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[MutantResult]]]:
     """Search for some of the mutants of `SOURCES`; what was told meanwhile."""
 
-    def asked(
+    def search_for(
         *chosen: Generated, plans: Sequence[Plan] = (LONE,), runs: int = 1
     ) -> tuple[Found, list[MutantResult]]:
-        told: list[MutantResult] = []
+        verdicts: list[MutantResult] = []
         keys = tuple(one.key for one in chosen)
-        wanted = Search(number=10_000, out=tmp_path, runs=runs, only=keys)
+        request = Search(number=10_000, out=tmp_path, runs=runs, only=keys)
         trials = [Trial(plan=plan) for plan in plans]
-        found = search(wanted, told.append, print, warn=print, trials=trials, sources=SOURCES)
-        return found, told
+        progress = search(
+            request, verdicts.append, print, warn=print, trials=trials, sources=SOURCES
+        )
+        return progress, verdicts
 
-    return asked
+    return search_for
 
 
 Ask = Callable[..., tuple[Found, list[MutantResult]]]
 
 
-def states(found: Found) -> dict[str, str]:
-    return {mutant.key: verdict.state for mutant, verdict in found.verdicts}
+def states(progress: Found) -> dict[str, str]:
+    return {mutant.key: verdict.state for mutant, verdict in progress.verdicts}
 
 
 @pytest.mark.slow
 def test_a_bug_is_found_and_a_later_call_goes_on(ask: Ask, tmp_path: Path) -> None:
-    first, told = ask(BUG, UNVISITED)
+    first, verdicts = ask(BUG, UNVISITED)
     assert states(first) == {BUG.key: "found", UNVISITED.key: "not visited"}
-    verdict = next(verdict for verdict in told if verdict.key == BUG.key)
+    verdict = next(verdict for verdict in verdicts if verdict.key == BUG.key)
     assert (verdict.by, verdict.run, verdict.passed) == (["acked-before-durable"], "lone/1", [])
 
     with (tmp_path / RESULTS).open("a") as file:
         file.write('{"key": "cut sh')
-    again, told = ask(BUG, HARMLESS, UNVISITED)
-    assert states(again) == {**states(first), HARMLESS.key: "not found"}
-    assert [verdict.key for verdict in told] == [UNVISITED.key, HARMLESS.key]
-    assert told[1].passed == ["lone/1"]
-    assert told[1].same, "not one event differs"
+    second, verdicts = ask(BUG, HARMLESS, UNVISITED)
+    assert states(second) == {**states(first), HARMLESS.key: "not found"}
+    assert [verdict.key for verdict in verdicts] == [UNVISITED.key, HARMLESS.key]
+    assert verdicts[1].passed == ["lone/1"]
+    assert verdicts[1].same, "not one event differs"
 
-    more, told = ask(BUG, HARMLESS, plans=(LONE, OTHER), runs=2)
+    more, verdicts = ask(BUG, HARMLESS, plans=(LONE, OTHER), runs=2)
     assert states(more)[HARMLESS.key] == "not found"
-    assert [(verdict.key, sorted(verdict.passed)) for verdict in told] == [
+    assert [(verdict.key, sorted(verdict.passed)) for verdict in verdicts] == [
         (HARMLESS.key, ["lone/1", "lone/2"])
     ]
     lines = (tmp_path / RESULTS).read_text().splitlines()
@@ -108,32 +110,32 @@ def test_results_of_other_sources_do_not_count(
 ) -> None:
     ask(HARMLESS)
     monkeypatch.setattr(generated, "digest_of_sources", lambda: "other")
-    _, told = ask(HARMLESS)
-    assert [verdict.key for verdict in told] == [HARMLESS.key]
+    _, verdicts = ask(HARMLESS)
+    assert [verdict.key for verdict in verdicts] == [HARMLESS.key]
 
 
 def test_a_run_that_hangs_is_a_find(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generated, "PATIENCE", 0.0)
     monkeypatch.setattr(generated, "PATIENCE_S", 1.0)
-    _, told = ask(mutant("ReleaseQueue.run", "+            if (self._queue):", SOURCES))
-    assert (told[0].state, told[0].by) == ("found", ["hang"])
+    _, verdicts = ask(mutant("ReleaseQueue.run", "+            if (self._queue):", SOURCES))
+    assert (verdicts[0].state, verdicts[0].by) == ("found", ["hang"])
 
 
 def test_a_harness_that_fails_is_a_find(ask: Ask) -> None:
-    _, told = ask(CRASH)
-    assert (told[0].state, told[0].by) == ("found", ["crash"])
-    assert told[0].error
+    _, verdicts = ask(CRASH)
+    assert (verdicts[0].state, verdicts[0].by) == ("found", ["crash"])
+    assert verdicts[0].error
 
 
 def test_what_is_left_is_written_with_its_difference(ask: Ask, tmp_path: Path) -> None:
-    found, _ = ask(BUG, HARMLESS, UNVISITED)
+    progress, _ = ask(BUG, HARMLESS, UNVISITED)
     path = tmp_path / "survivors.txt"
-    assert write_survivors(found, path) == 1
+    assert write_survivors(progress, path) == 1
     assert HARMLESS.diff in path.read_text()
     assert "the same events as without it in lone/1" in path.read_text()
-    lines = list(score_lines(found))
+    lines = list(score_lines(progress))
     assert f"no run visits node/store/heal.py:{UNVISITED.site.line} _check" in lines
-    assert as_row(found)["score"]["all"]["percent"] == 33
+    assert as_row(progress)["score"]["all"]["percent"] == 33
 
 
 def test_a_source_that_was_edited_meanwhile_is_no_find(ask: Ask) -> None:
@@ -153,13 +155,13 @@ def test_a_suite_that_fails_by_itself_cannot_judge(tmp_path: Path) -> None:
 
 
 def test_what_a_run_visits_is_asked_once_and_changes_nothing(tmp_path: Path) -> None:
-    said: list[str] = []
+    notices: list[str] = []
     cache = tmp_path / "visits.json"
     for _ in range(2):
         (visited,) = measure(
-            [Trial(plan=LONE)], SOURCES, cache, jobs=1, say=said.append, warn=print
+            [Trial(plan=LONE)], SOURCES, cache, jobs=1, say=notices.append, warn=print
         )
-    assert len(said) == 1
+    assert len(notices) == 1
     assert visited.name == run_name(LONE)
     assert visited.digest == run_plan(LONE).digest
     site = BUG.site
@@ -184,9 +186,9 @@ def test_what_only_a_session_finds_bears_its_name(tmp_path: Path) -> None:
     bug = mutant("Retention._tight", "return not (", RETENTION)
     session = Trial(plan=Plan(name="room", seed=1), session=partial(run_room, 1), kind="session")
     trials = [session, Trial(plan=LONE)]
-    wanted = Search(number=10_000, out=tmp_path, runs=1, only=(bug.key,))
-    found = search(wanted, print, print, warn=print, trials=trials, sources=RETENTION)
-    (_, verdict), *_ = found.verdicts
+    request = Search(number=10_000, out=tmp_path, runs=1, only=(bug.key,))
+    progress = search(request, print, print, warn=print, trials=trials, sources=RETENTION)
+    (_, verdict), *_ = progress.verdicts
     assert (verdict.state, verdict.by, verdict.run) == ("found", ["room"], "room/1")
 
 
@@ -198,23 +200,23 @@ def test_what_only_tests_find_is_counted_apart(tmp_path: Path) -> None:
     looks += "def test_a_master_is_no_slave() -> None:\n    assert {}make_config([])[0].is_slave\n"
     (folder / "test_right.py").write_text(looks.format("not "))
     (folder / "test_wrong.py").write_text(looks.format(""))
-    said: list[str] = []
-    wanted = Search(number=10_000, out=tmp_path, only=(CRASH.key,))
+    warnings: list[str] = []
+    request = Search(number=10_000, out=tmp_path, only=(CRASH.key,))
     trials = files_of_tests(folder)
-    found = search(wanted, print, print, warn=said.append, trials=trials, sources=SOURCES)
-    ((_, verdict),) = found.verdicts
+    progress = search(request, print, print, warn=warnings.append, trials=trials, sources=SOURCES)
+    ((_, verdict),) = progress.verdicts
     assert (verdict.state, verdict.by) == ("tests only", [str(folder / "test_right.py")])
-    (line,) = said
+    (line,) = warnings
     assert all(part in line for part in ("test_wrong.py", "nothing planted", "1 failed"))
-    assert percent(score(found)["all"]) == 0
+    assert percent(score(progress)["all"]) == 0
 
     (folder / "test_right.py").unlink()
     with pytest.raises(VisitError, match="every file of tests fails"):
-        search(wanted, print, print, warn=print, trials=files_of_tests(folder), sources=SOURCES)
+        search(request, print, print, warn=print, trials=files_of_tests(folder), sources=SOURCES)
 
 
 def test_tests_run_in_a_process_that_has_the_project_loaded_already() -> None:
-    """As `planted --tests` has, where pytest takes our plugin for loaded too early, and
+    """`planted --tests` has such a process: pytest finds our plugin loaded too early, and
     objects that were there before the fork are frozen."""
     path = Path(__file__).parents[1] / "unit/client/test_ids.py"
     code = "import gc, sys, pathlib, trio, rocketbed.cli.main\ngc.freeze()\n"

@@ -28,7 +28,7 @@ def test_every_bug_of_the_catalogue_is_planted() -> None:
 
 
 def test_a_mutant_of_a_function_that_is_gone_is_refused() -> None:
-    gone = Mutant(
+    stale = Mutant(
         id="M0",
         title="none",
         bug="none",
@@ -38,7 +38,7 @@ def test_a_mutant_of_a_function_that_is_gone_is_refused() -> None:
         plant=lambda: None,
     )
     with pytest.raises(StaleMutant, match="nothing"):
-        gone.check()
+        stale.check()
 
 
 def test_planting_gives_back_what_stood_there() -> None:
@@ -50,34 +50,34 @@ def test_planting_gives_back_what_stood_there() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("identity", CHEAP)
 def test_a_cheap_one_is_found_soon(identity: str) -> None:
-    found = hunt(REGISTRY[identity], FAMILY, first_seed=CHEAP[identity], budget_s=QUICK_S, jobs=1)
-    assert found.found, found.noisy
+    result = hunt(REGISTRY[identity], FAMILY, first_seed=CHEAP[identity], budget_s=QUICK_S, jobs=1)
+    assert result.found_ids, result.noisy
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", DEAR, ids=[mutant.id for mutant in DEAR])
 def test_every_other_one_is_found(mutant: Mutant) -> None:
     family = load_scenario(mutant.soak) if mutant.soak else FAMILY
-    found = hunt(mutant, family, first_seed=FIRST_SEED, budget_s=12_000)
-    assert found.found, found.noisy
+    result = hunt(mutant, family, first_seed=FIRST_SEED, budget_s=12_000)
+    assert result.found_ids, result.noisy
 
 
 @pytest.mark.slow
 def test_locks_for_everybody_are_found_where_members_come_back() -> None:
-    """By its own scenario: in the swarm a master has nearly always begun without its locks shortly
-    before, which excuses two owners."""
+    """The mutant has its own scenario: in the swarm a master has nearly always begun without its
+    locks shortly before, which excuses two owners."""
     target = "rocketbed.node.broker.locks:_is_free"
     mutant = Mutant(
         id="M0",
         title="locks for everybody",
         bug="two members that listen in order have messages of one queue in hand at once",
-        edit="a queue's lock is given to whoever asks",
+        edit="a queue's lock is given to every client that asks",
         caught_by=("double-queue-owner",),
         targets=(target,),
         plant=lambda: swap(target, lambda lock, client_id, now: True),
     )
-    found = hunt(mutant, load_scenario("delays"), first_seed=1, budget_s=QUICK_S)
-    assert found.found, found.noisy
+    result = hunt(mutant, load_scenario("delays"), first_seed=1, budget_s=QUICK_S)
+    assert result.found_ids, result.noisy
 
 
 @pytest.mark.slow
@@ -90,12 +90,12 @@ def test_a_control_is_not(control: Mutant) -> None:
 
 @pytest.mark.slow
 def test_a_mutant_that_is_found_counts_one_point() -> None:
-    wanted = Examination(
+    request = Examination(
         family=FAMILY, seed=FIRST_SEED, only=("M2",), budget_s=QUICK_S, repetitions=1, jobs=1
     )
-    told: list[str] = []
-    score = examine(wanted, lambda row: told.append(row.identity), lambda line: None)
-    assert told == ["M2"]
+    ids: list[str] = []
+    score = examine(request, lambda row: ids.append(row.identity), lambda line: None)
+    assert ids == ["M2"]
     assert score.points == 1
-    score.rows[0].hunts[0].found = ()
+    score.rows[0].hunts[0].found_ids = ()
     assert score.points == 0

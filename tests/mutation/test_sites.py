@@ -18,15 +18,15 @@ def source_of(text: str) -> Source:
 def changes(body: str, *, head: str = "async def f(self, a: int, b: int):") -> dict[str, list[str]]:
     """Operator -> lines of a function's body as it makes them."""
     text = f"{head}\n    {body}\n"
-    found: dict[str, list[str]] = {}
+    lines_by_operator: dict[str, list[str]] = {}
     for site in sites(text.encode()):
         line = site.applied(text.encode()).decode().splitlines()[1].strip()
-        found.setdefault(site.operator, []).append(line)
-    return found
+        lines_by_operator.setdefault(site.operator, []).append(line)
+    return lines_by_operator
 
 
 @pytest.mark.parametrize(
-    ("operator", "body", "made"),
+    ("operator", "body", "expected"),
     [
         ("drop", "await self.log.sync(a)", ["pass"]),
         ("drop", "self.wake.set()", ["pass"]),
@@ -50,8 +50,8 @@ def changes(body: str, *, head: str = "async def f(self, a: int, b: int):") -> d
         ("logic", "return a or self.android or b", ["return a and self.android or b"]),
     ],
 )
-def test_an_operator_changes_one_thing(operator: str, body: str, made: list[str]) -> None:
-    assert changes(body)[operator][: len(made)] == made
+def test_an_operator_changes_one_thing(operator: str, body: str, expected: list[str]) -> None:
+    assert changes(body)[operator][: len(expected)] == expected
 
 
 def test_arguments_that_may_stand_in_any_order_are_not_exchanged() -> None:
@@ -80,9 +80,11 @@ def test_an_answer_is_turned_around_where_it_is_a_bool() -> None:
     ],
 )
 def test_what_no_run_could_show_is_passed_over(body: str) -> None:
-    made = changes(body, head="def __init__(self, a: int, b: int) -> None:")
-    assert {name: lines for name, lines in made.items() if lines != ["pass"]} == {}
-    assert made == {} or body.startswith("a("), "a call is left out, its arguments are not swapped"
+    changed = changes(body, head="def __init__(self, a: int, b: int) -> None:")
+    assert {name: lines for name, lines in changed.items() if lines != ["pass"]} == {}
+    assert changed == {} or body.startswith("a("), (
+        "a call is left out, its arguments are not swapped"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_a_site_knows_its_function_and_its_line() -> None:
                 return inner()
         """
     )
-    answer, compare = sorted(sites(source.data), key=lambda one: one.operator)
+    answer, compare = sorted(sites(source.data), key=lambda site: site.operator)
     assert (answer.function, answer.def_line, answer.line) == ("Queue.end", 3, 7)
     assert b'return "\xc3\xbc" <= self.x' in compare.applied(source.data)
 

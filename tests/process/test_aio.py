@@ -69,12 +69,12 @@ async def cancelled_polls(address: str) -> None:
         await consumer.subscribe("Cancelled", start="first")
         while len(got) < COUNT:
             polling = asyncio.ensure_future(
-                consumer.poll() if random.random() < 0.5 else one(consumer)
+                consumer.poll() if random.random() < 0.5 else next_one(consumer)
             )
             for _ in range(random.randrange(12)):
                 await asyncio.sleep(random.choice((0, 0, 0.0002)))
             if random.random() < 0.5:
-                time.sleep(0.005)  # noqa: ASYNC251 - so that the answer is there, and nobody saw it
+                time.sleep(0.005)  # noqa: ASYNC251 - so that the answer has arrived unseen
             polling.cancel()
             try:
                 got.update(message.body for message in await polling)
@@ -106,7 +106,7 @@ async def polls_again_before_it_has_seen(address: str) -> None:
             await first
 
 
-async def one(consumer: aio.Consumer) -> list[aio.Received]:
+async def next_one(consumer: aio.Consumer) -> list[aio.Received]:
     return [await anext(consumer)]
 
 
@@ -153,24 +153,24 @@ async def iterate_and_commit(address: str) -> None:
     async with aio.Consumer(nameservers=address, group="iterated") as consumer:
         await consumer.subscribe("Iterated", start="first")
         (queue,) = consumer.positions()
-        taken = []
+        messages = []
         async for message in consumer:
-            taken.append(message)
-            if len(taken) == 10:
+            messages.append(message)
+            if len(messages) == 10:
                 break
-        assert {message.queue for message in taken} == {queue}
+        assert {message.queue for message in messages} == {queue}
         assert consumer.position(queue) == 10
 
-        async def other() -> None:
+        async def read_and_commit() -> None:
             """Another task: what this one has in hand is not its to commit."""
             await anext(consumer)
             await consumer.commit()
 
-        await asyncio.create_task(other())
+        await asyncio.create_task(read_and_commit())
         assert await consumer.committed(queue) == 9
         with pytest.raises(TypeError, match="not 7"):
             consumer.finish(7)  # type: ignore[arg-type]
-        consumer.finish(taken[-1])
+        consumer.finish(messages[-1])
         await consumer.commit()
         assert await consumer.committed(queue) == 11
         consumer.seek(queue, 3)
@@ -193,7 +193,7 @@ async def limited_calls(address: str) -> None:
 
 
 async def stopped_listener(address: str) -> None:
-    """What functions have handled when the client is stopped does not come again."""
+    """Check that messages handled before the client is stopped do not come again."""
     await fill(address, "Stopped", 2, COUNT)
     got: Counter[bytes] = Counter()
     while len(got) < COUNT:
@@ -218,7 +218,7 @@ async def stopped_listener(address: str) -> None:
 async def listen(address: str) -> None:
     await fill(address, "Heard", 2, 40)
     loop = asyncio.get_running_loop()
-    heard: Counter[bytes] = Counter()
+    counts: Counter[bytes] = Counter()
     cancelled: list[bytes] = []
     consumer = aio.Consumer(nameservers=address, group="heard")
 
@@ -233,8 +233,8 @@ async def listen(address: str) -> None:
             except asyncio.CancelledError:
                 cancelled.append(message.body)
                 return  # without having handled it
-        heard[message.body] += 1
-        if len(heard) == 40:
+        counts[message.body] += 1
+        if len(counts) == 40:
             consumer.stop_listening()
 
     await consumer.start()
@@ -242,7 +242,7 @@ async def listen(address: str) -> None:
         await consumer.subscribe("Heard", start="first")
         # A time in which messages that are not stuck are handled on any machine.
         await consumer.listen(handle, workers=4, timeout_s=5)
-        assert set(heard.values()) == {1}
+        assert set(counts.values()) == {1}
         assert cancelled == [b"8"]
         endless = asyncio.create_task(consumer.listen(handle))
         await asyncio.sleep(0)
@@ -260,7 +260,7 @@ async def traced(address: str) -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing = OpenTelemetry(provider)
-    seen: list[int] = []
+    span_ids: list[int] = []
     async with aio.Admin(nameservers=address) as admin:
         await admin.create_topic("Traced", queues=1)
     async with (
@@ -276,10 +276,10 @@ async def traced(address: str) -> None:
         await consumer.subscribe("Traced", start="first")
 
         async def handle(message: aio.Received) -> None:
-            seen.append(get_current_span().get_span_context().span_id)
+            span_ids.append(get_current_span().get_span_context().span_id)
             if message.body == b"x" and not message.reconsume_times:
                 raise ValueError("once")
-            if len(seen) == 4:
+            if len(span_ids) == 4:
                 consumer.stop_listening()
 
         await consumer.listen(handle, workers=1)
@@ -291,7 +291,7 @@ async def traced(address: str) -> None:
     trace = request.get_span_context().trace_id
     assert single.parent is not None
     assert single.parent.span_id == request.get_span_context().span_id
-    assert [span.context.span_id for span in handled] == seen
+    assert [span.context.span_id for span in handled] == span_ids
     parents = [span.parent.span_id if span.parent else None for span in handled]
     assert parents == [one.context.span_id for one in (single, batch, batch, single)]
     assert {span.context.trace_id for span in handled} == {trace}

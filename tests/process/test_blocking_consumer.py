@@ -43,11 +43,11 @@ def read_from_two_threads(address: str) -> None:
         messages = iter(reader)
         first = next(messages)
 
-        def other() -> None:
+        def read_and_commit() -> None:
             assert next(iter(reader)).body == b"1"
             reader.commit()
 
-        thread = threading.Thread(target=other)
+        thread = threading.Thread(target=read_and_commit)
         thread.start()
         thread.join()
         assert reader.committed(queue) in (None, 0)
@@ -59,7 +59,7 @@ def read_from_two_threads(address: str) -> None:
 
 def listen_in_threads(address: str) -> None:
     """The function runs beside the one who listens, and may use the client itself."""
-    heard: dict[bytes, int] = {}
+    reconsume_times: dict[bytes, int] = {}
     threads: set[int] = set()
     lock = threading.Lock()
     with (
@@ -77,19 +77,21 @@ def listen_in_threads(address: str) -> None:
                 raise ValueError("not yet")
             with lock:
                 threads.add(threading.get_ident())
-                heard[received.body] = received.reconsume_times
-                if len(heard) == COUNT:
+                reconsume_times[received.body] = received.reconsume_times
+                if len(reconsume_times) == COUNT:
                     reader.stop_listening()
 
         reader.subscribe("Ears", start="first")
         reader.listen(handler, workers=3)
         assert threading.get_ident() not in threads
-    assert heard == {b"%d" % number: int(number == 7) for number in range(COUNT)}
+    assert reconsume_times == {b"%d" % number: int(number == 7) for number in range(COUNT)}
 
 
 def handler_that_exits(address: str) -> None:
-    """Who listens gets its `SystemExit` as it is, and the message is the next listener's."""
-    heard: list[bytes] = []
+    """Check that a listener's caller gets its `SystemExit` unchanged, and the message goes to the
+    next listener.
+    """
+    bodies: list[bytes] = []
     with blocking.Consumer(nameservers=address, group="exits") as reader:
         reader.subscribe("Hands", start="first")
 
@@ -102,12 +104,12 @@ def handler_that_exits(address: str) -> None:
         assert raised.value.code == 7
 
         def stay(received: blocking.Received) -> None:
-            heard.append(received.body)
-            if b"2" in heard:
+            bodies.append(received.body)
+            if b"2" in bodies:
                 reader.stop_listening()
 
         reader.listen(stay, workers=1)
-    assert b"2" in heard
+    assert b"2" in bodies
 
 
 def stuck_handler(address: str) -> None:

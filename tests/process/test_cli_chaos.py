@@ -98,39 +98,39 @@ def run_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
 
 
 def leftovers(tmp_path: Path, pid: int) -> list[str]:
-    """What is still there of a command: processes, mounts, loop devices, namespaces, scratch."""
+    """Return all remains of a command: processes, mounts, loop devices, namespaces, scratch."""
     marker = f"TMPDIR={tmp_path / 'tmp'}".encode()
-    found = []
+    remains = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and marker in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(f"process {entry.name}")
+                remains.append(f"process {entry.name}")
         except OSError:
             continue
-    found += [
+    remains += [
         line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line
     ]
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
-            found += [str(backing)] if str(tmp_path) in backing.read_text() else []
+            remains += [str(backing)] if str(tmp_path) in backing.read_text() else []
         except OSError:
             continue
     runs = tmp_path / "tmp" / "rocketbed-runs"
-    found += [str(path) for path in runs.iterdir()] if runs.exists() else []
-    found += [str(path) for path in (tmp_path / "tmp").glob("rocketbed-run-*")]
-    found += [str(path) for path in Path("/dev/shm").glob(f"rocketbed-run-{pid}-*")]
-    known = tmp_path / "run-ids"
-    for run_id in known.read_text().split() if known.exists() else []:
-        found += [str(path) for path in Path("/run/netns").glob(f"rb-{run_id}-*")]
-        found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/rocketbed*{run_id}*")]
-    return found
+    remains += [str(path) for path in runs.iterdir()] if runs.exists() else []
+    remains += [str(path) for path in (tmp_path / "tmp").glob("rocketbed-run-*")]
+    remains += [str(path) for path in Path("/dev/shm").glob(f"rocketbed-run-{pid}-*")]
+    run_ids = tmp_path / "run-ids"
+    for run_id in run_ids.read_text().split() if run_ids.exists() else []:
+        remains += [str(path) for path in Path("/run/netns").glob(f"rb-{run_id}-*")]
+        remains += [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/rocketbed*{run_id}*")]
+    return remains
 
 
 def until_clean(tmp_path: Path, pid: int) -> None:
     """Wait until nothing is left; the reaper needs a moment after a SIGKILL."""
     until = time.monotonic() + CLEAN_S
-    while found := leftovers(tmp_path, pid):
-        assert time.monotonic() < until, found
+    while remains := leftovers(tmp_path, pid):
+        assert time.monotonic() < until, remains
         time.sleep(0.02)
 
 
@@ -222,7 +222,7 @@ def test_a_missed_expectation_ends_with_2_and_can_be_replayed(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_text"),
     [
         (TINY.replace("brokers", "brokrs"), "cluster.brokrs: unknown key; did you mean 'brokers'?"),
         (TINY.replace("kill leader", "kil leader"), "unknown fault 'kil'; did you mean 'kill'?"),
@@ -234,7 +234,7 @@ def test_a_missed_expectation_ends_with_2_and_can_be_replayed(
 )
 def test_a_scenario_with_a_mistake_names_file_and_place(
     text: str,
-    said: str,
+    expected_text: str,
     scenario: Callable[[str], str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -242,13 +242,13 @@ def test_a_scenario_with_a_mistake_names_file_and_place(
     report = tmp_path / "r"
     code, output, errors = run_here(capsys, "run", scenario(text), "--report", str(report))
     assert (code, output) == (64, "")
-    assert said in errors
+    assert expected_text in errors
     assert "scenario.toml" in errors
     assert not report.exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_text"),
     [
         (["run", "sync-failovr"], "did you mean 'sync-failover'?"),
         (["run", "/nowhere/x.toml"], "/nowhere/x.toml"),
@@ -260,14 +260,16 @@ def test_a_scenario_with_a_mistake_names_file_and_place(
         (["doctor", "disk.powerct"], "disk.powerct"),
     ],
 )
-def test_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(
+    arguments: list[str], expected_text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, errors = run_here(capsys, *arguments)
     assert code == 64
-    assert said in errors
+    assert expected_text in errors
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected_text"),
     [
         ('{"kind": "rocketbed replay", "format": 99}', "in format 99, and this rocketbed"),
         ('{"kind": "rocketbed replay", "format": 2}', "the replay file is damaged"),
@@ -276,13 +278,13 @@ def test_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixt
     ],
 )
 def test_a_replay_file_that_cannot_be_used(
-    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, expected_text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "FAIL.rbx"
     path.write_text(content)
     code, _, errors = run_here(capsys, "replay", str(path), "--report", str(tmp_path / "r"))
     assert code == 64
-    assert said in errors
+    assert expected_text in errors
     assert "FAIL.rbx" in errors
     assert not (tmp_path / "r").exists()
 
@@ -392,8 +394,8 @@ def test_a_file_that_cannot_grow_ends_the_command_with_one_sentence(
         limit_bytes=40_000,
     )
     assert code == 4
-    said = errors if as_json else output
-    (line,) = [line for line in said.splitlines() if "the run failed" in line]
+    text = errors if as_json else output
+    (line,) = [line for line in text.splitlines() if "the run failed" in line]
     assert "no space left where the harness writes" in line
     assert list(report.iterdir()) == []
     if as_json:
@@ -452,8 +454,8 @@ def interrupt(
         else:
             process.send_signal(number)
         output, errors = process.communicate(timeout=DEADLINE_S)
-        wanted = -number if number is Signal.SIGKILL else 130
-        assert process.returncode == wanted, output + errors
+        expected = -number if number is Signal.SIGKILL else 130
+        assert process.returncode == expected, output + errors
         assert "Traceback" not in errors
     until_clean(tmp_path, process.pid)
 
@@ -540,9 +542,9 @@ def test_volumes_and_namespaces_go_too(
 def test_doctor_sweeps_what_was_left(tmp_path: Path) -> None:
     root = tmp_path / "tmp" / "rocketbed-runs"
     abandoned = Ledger.begin(root, guard=False)
-    left = tmp_path / "left"
-    abandoned.note("directory", left)
-    left.mkdir()
+    abandoned_path = tmp_path / "left"
+    abandoned.note("directory", abandoned_path)
+    abandoned_path.mkdir()
     sleeper = subprocess.Popen(
         [sys.executable, "-c", "import time\nwhile True: time.sleep(60)"],
         env={**os.environ, **abandoned.environment()},
@@ -552,8 +554,8 @@ def test_doctor_sweeps_what_was_left(tmp_path: Path) -> None:
     assert began(sleeper.pid)
     code, output, errors = run(tmp_path, "doctor", "--sweep", "proc.pause")
     assert code == 0, errors
-    assert f"removed directory {left}" in errors
+    assert f"removed directory {abandoned_path}" in errors
     assert f"removed process {sleeper.pid}" in errors
     assert "proc.pause" in output
-    assert not left.exists()
+    assert not abandoned_path.exists()
     assert sleeper.wait() == -signal.SIGKILL

@@ -28,16 +28,16 @@ class Shell:
         """Run a command that ends with `code`; what it printed."""
         self.capsys.readouterr()
         ended = main(list(words))
-        shown = self.capsys.readouterr()
-        self.errors = shown.err
-        assert ended == code, shown
-        assert "Traceback" not in shown.err
-        return shown.out
+        captured = self.capsys.readouterr()
+        self.errors = captured.err
+        assert ended == code, captured
+        assert "Traceback" not in captured.err
+        return captured.out
 
     def client(self, command: str, *words: str, code: int = 0) -> str:
         """Run a command that talks to the cluster."""
-        first, *rest = command.split()
-        return self.run(first, *rest, "-n", self.nameservers, *words, code=code)
+        first, *words_before = command.split()
+        return self.run(first, *words_before, "-n", self.nameservers, *words, code=code)
 
     def cluster(self, command: str, *words: str, code: int = 0) -> str:
         return self.run("cluster", command, "--dir", str(self.directory), *words, code=code)
@@ -45,23 +45,23 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
-    found = Shell(tmp_path / "cluster", capsys)
+    opened = Shell(tmp_path / "cluster", capsys)
     try:
-        yield found
+        yield opened
     finally:
-        if (found.directory / "cluster.json").exists():
-            main(["cluster", "down", "--dir", str(found.directory)])
+        if (opened.directory / "cluster.json").exists():
+            main(["cluster", "down", "--dir", str(opened.directory)])
 
 
 def up(shell: Shell, *words: str) -> str:
-    shown = shell.cluster("up", "--port", "0", *words)
-    shell.nameservers = shown.splitlines()[-1].removeprefix("clients: -n ")
-    return shown
+    output = shell.cluster("up", "--port", "0", *words)
+    shell.nameservers = output.splitlines()[-1].removeprefix("clients: -n ")
+    return output
 
 
 def test_up_send_pull_query_status_down(shell: Shell) -> None:
-    shown = up(shell, "--slaves", "1", "--flush", "sync")
-    assert shown.count("serving") == 3
+    output = up(shell, "--slaves", "1", "--flush", "sync")
+    assert output.count("serving") == 3
     assert shell.client("topic create", "Orders", "--queues", "2") == (
         "topic Orders: 2 queues on broker-a\n"
     )
@@ -253,9 +253,9 @@ with Consumer(nameservers=sys.argv[1], group="scripts") as consumer:
 def test_a_plain_script_sends_and_reads(shell: Shell) -> None:
     up(shell, "--slaves", "1")
     command = [sys.executable, "-P", "-W", "error", "-c", SCRIPT, shell.nameservers]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert shown.stdout.split() == [*"012345678", "9"]
-    assert shown.stderr == ""
+    completed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert completed.stdout.split() == [*"012345678", "9"]
+    assert completed.stderr == ""
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ PAGE = ROOT / "docs/guides/client.md"
 
 def programs() -> dict[str, str]:
     """Name -> text of each program of the page."""
-    found = re.findall(r"```python\n# (\w+\.py) NAMESERVERS\n(.*?)```", PAGE.read_text(), re.S)
-    return dict(found)
+    findall = re.findall(r"```python\n# (\w+\.py) NAMESERVERS\n(.*?)```", PAGE.read_text(), re.S)
+    return dict(findall)
 
 
 def run(program: str, nameservers: str) -> str:
@@ -44,13 +44,13 @@ async def test_the_pages_programs(tmp_path: Path) -> None:
         servers = cluster.nameserver_address
         assert "stored at" in run(page["send.py"], servers)
         assert "coffee one coffee" in run(page["read.py"], servers)
-        heard = run(page["listen.py"], servers).splitlines()
-        assert "handled one coffee times before: 0" in heard
-        assert len(heard) == len(set(heard)) == 7
+        lines = run(page["listen.py"], servers).splitlines()
+        assert "handled one coffee times before: 0" in lines
+        assert len(lines) == len(set(lines)) == 7
         assert run(page["aio.py"], servers) == "brought the bill, please\n"
-        found = run(page["admin.py"], servers)
-        assert found.startswith("['Orders']\n")
-        assert [line.split(" ", 1)[1] for line in found.splitlines()[1:]] == [
+        output = run(page["admin.py"], servers)
+        assert output.startswith("['Orders']\n")
+        assert [line.split(" ", 1)[1] for line in output.splitlines()[1:]] == [
             "one coffee",
             "ordered",
             "paid",

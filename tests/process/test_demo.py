@@ -1,4 +1,4 @@
-"""The whole demo, short: green as it is, red when something is wrong, and nothing left behind."""
+"""The whole demo, short: green without faults, red when something is wrong, and no remains."""
 
 import json
 import os
@@ -46,10 +46,10 @@ def run(
     return result
 
 
-def missed(found: Mapping[str, str]) -> bool:
-    """Whether it was too short: on a busy machine a node is not back when the next one is due."""
+def missed(verdicts_by_aim: Mapping[str, str]) -> bool:
+    """True if it was too short: on a busy machine a node is not back when the next one is due."""
     return any(
-        found[aim] == Verdict.DID_NOT_RUN
+        verdicts_by_aim[aim] == Verdict.DID_NOT_RUN
         for aim in (
             "master-killed-while-writing",
             "slave-killed-while-writing",
@@ -164,10 +164,10 @@ def test_a_lost_message_makes_it_red_and_a_missing_store_is_no_pass(
     monkeypatch.setattr("rocketbed.chaos.demo.run.judge_run", harm_and_judge)
     result = run(tmp_path)
     assert result.judgement.exit_code == 1, result.judgement.findings
-    found = verdicts(result)
-    assert found["lost-write"] is Verdict.VIOLATED
-    assert found["loss-within-bound"] is Verdict.VIOLATED
-    assert found["duplicate"] is Verdict.OK
+    verdict_of = verdicts(result)
+    assert verdict_of["lost-write"] is Verdict.VIOLATED
+    assert verdict_of["loss-within-bound"] is Verdict.VIOLATED
+    assert verdict_of["duplicate"] is Verdict.OK
     lost = result.judgement.result("lost-write")
     assert lost.found == 1
     page = result.page.read_text(encoding="utf-8")
@@ -208,7 +208,7 @@ async def test_an_end_on_the_way_leaves_no_process_behind(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_text"),
     [
         (["--seconds", "1"], "at least"),
         (["--store", "."], "--store"),
@@ -217,15 +217,15 @@ async def test_an_end_on_the_way_leaves_no_process_behind(
     ],
 )
 def test_wrong_usage_says_what_to_do(
-    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, arguments: list[str], expected_text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    given = [str(empty) if word == "." else word for word in arguments]
-    code = main(["demo", *given, "--report", str(tmp_path / "report")])
+    real_arguments = [str(empty) if word == "." else word for word in arguments]
+    code = main(["demo", *real_arguments, "--report", str(tmp_path / "report")])
     errors = capsys.readouterr().err
     assert code == 64
-    assert said in errors
+    assert expected_text in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "report").exists()
 

@@ -41,16 +41,16 @@ def run(stack: ExitStack, command: list[str], log: Any, **options: Any) -> subpr
     return process
 
 
-async def said(log: Path, word: str) -> None:
-    """Until a word stands in a log."""
+async def wait_for_word(log: Path, word: str) -> None:
+    """Wait until a word appears in a log."""
     while True:
         if word in await trio.Path(log).read_text():
             return
         await trio.sleep(LOOK_S)
 
 
-@pytest.mark.parametrize("which", ["replication", "clients"])
-async def test_idle_connections_do_not_end_a_node(tmp_path: Path, which: str) -> None:
+@pytest.mark.parametrize("port_kind", ["replication", "clients"])
+async def test_idle_connections_do_not_end_a_node(tmp_path: Path, port_kind: str) -> None:
     port, routes = free_port(), free_port()
     program = [sys.executable, "-m", "rocketbed"]
     command = [
@@ -70,15 +70,15 @@ async def test_idle_connections_do_not_end_a_node(tmp_path: Path, which: str) ->
         run(stack, server, subprocess.DEVNULL)
         node = run(stack, command, log, preexec_fn=few_descriptors)
         with trio.fail_after(DEADLINE_S):
-            await said(tmp_path / "log", "node.serving")
-            await said(tmp_path / "log", "broker.registered")
+            await wait_for_word(tmp_path / "log", "node.serving")
+            await wait_for_word(tmp_path / "log", "broker.registered")
             for _ in range(STRANGERS):
                 with suppress(OSError):
-                    at = port + 1 if which == "replication" else port
+                    at = port + 1 if port_kind == "replication" else port
                     stack.enter_context(closing(dial(at)))
-            word = "replication.full" if which == "replication" else "remoting.full"
-            await said(tmp_path / "log", word)
-            if which == "replication":
+            word = "replication.full" if port_kind == "replication" else "remoting.full"
+            await wait_for_word(tmp_path / "log", word)
+            if port_kind == "replication":
                 async with Producer(nameservers=f"127.0.0.1:{routes}") as sender:
                     for number in range(20):
                         sent = await sender.send(Message("T", b"%d" % number))
@@ -102,5 +102,5 @@ async def test_a_node_with_room_for_few_clients_says_so(tmp_path: Path) -> None:
                 log,
                 preexec_fn=lambda limit=limit: resource.setrlimit(resource.RLIMIT_NOFILE, limit),
             )
-            await said(path, "node.serving")
+            await wait_for_word(path, "node.serving")
             assert ("node.few_connections" in path.read_text()) == is_told

@@ -136,11 +136,11 @@ def test_zeros_over_the_end_and_truncation_lower_it(faults: DiskFaults, start: S
         "'pwrite', f, b'b', 600",
         "'ftruncate', f, 80",
     )
-    seen = []
+    ends = []
     for _ in range(5):
         child.step()
-        seen.append(written_ends(faults)[str(faults.root / "log")].written)
-    assert seen == [0, 1000, 500, 601, 80]
+        ends.append(written_ends(faults)[str(faults.root / "log")].written)
+    assert ends == [0, 1000, 500, 601, 80]
 
 
 def test_an_error_as_often_as_asked(faults: DiskFaults, start: Start) -> None:
@@ -180,11 +180,11 @@ def test_rules_change_while_the_process_runs(faults: DiskFaults, start: Start) -
 
 
 def test_a_rule_that_stays_keeps_its_count(faults: DiskFaults, start: Start) -> None:
-    once = DiskRule(operation="sync", times=1)
-    faults.set_rules([once])
+    limited = DiskRule(operation="sync", times=1)
+    faults.set_rules([limited])
     child = start(SYNC, SYNC)
     assert child.step() == "fdatasync 5"
-    faults.set_rules([DiskRule(operation="write"), once])
+    faults.set_rules([DiskRule(operation="write"), limited])
     assert child.step() == "fdatasync None"
 
 
@@ -214,17 +214,17 @@ def test_a_disk_that_fills_cuts_a_write_short_and_then_refuses(
 
 
 @pytest.mark.parametrize(
-    ("number", "left"), [(1, b""), (2, b"x" * 4096), (3, b"x" * 4096), (4, b"x" * 100)]
+    ("number", "expected"), [(1, b""), (2, b"x" * 4096), (3, b"x" * 4096), (4, b"x" * 100)]
 )
 def test_a_crash_point_dies_before_the_event(
-    faults: DiskFaults, start: Start, number: int, left: bytes
+    faults: DiskFaults, start: Start, number: int, expected: bytes
 ) -> None:
     faults.set_rules([DiskRule(effect="crash", skip=number - 1)])
     child = start(WRITE, SYNC, "'ftruncate', f, 100", "'rename', 'log', 'moved'")
     answers = [child.step() for _ in range(number)]
     assert answers[-1] == ""
     assert child.process.wait(10) == -signal.SIGKILL
-    assert (faults.root / "log").read_bytes() == left
+    assert (faults.root / "log").read_bytes() == expected
     assert events(faults) == number
 
 
@@ -285,8 +285,14 @@ def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     assert read_flush_trace(trace) == []
     trace.write_bytes(b"B 1 2\nF 9 2 8 4096 /a b/log\nF 10 2 9 81")
-    (one,) = read_flush_trace(trace)
-    assert (one.time_ns, one.pid, one.began_ns, one.end, one.path) == (9, 2, 8, 4096, "/a b/log")
+    (flush,) = read_flush_trace(trace)
+    assert (flush.time_ns, flush.pid, flush.began_ns, flush.end, flush.path) == (
+        9,
+        2,
+        8,
+        4096,
+        "/a b/log",
+    )
 
 
 def test_too_many_rules(faults: DiskFaults) -> None:

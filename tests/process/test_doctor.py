@@ -20,14 +20,14 @@ from rocketbed.host.janitor.record import Ledger
 
 @pytest.mark.slow
 def test_everything_works_here() -> None:
-    others = ("net.", "docker")  # with tests of their own
-    names = [name for name in PROBES if not name.startswith(others)]
+    tested_elsewhere = ("net.", "docker")  # with tests of their own
+    names = [name for name in PROBES if not name.startswith(tested_elsewhere)]
     rows = doctor_rows(names)
     print(render_table(rows))
     assert [row.name for row in rows] == names
     assert {row.name: row.reason for row in rows if not row.works} == {}
     slow = [row.name for row in rows if row.seconds >= 10]
-    while slow:  # other work took the machine; one that is slow by itself never gets through
+    while slow:  # other work took the machine; a slow probe never passes
         slow = [row.name for row in doctor_rows(slow) if row.seconds >= 10]
 
 

@@ -52,7 +52,7 @@ async def until_group(admin: Admin, epoch: int, in_sync: int) -> dict[str, Any]:
 
 
 async def send(producer: Producer) -> Sent:
-    """One message, until it is acknowledged."""
+    """Send one message, until it is acknowledged."""
     while True:
         outcome = await producer.send(Message("T", b"x"))
         if isinstance(outcome, Sent) and outcome.is_safe:

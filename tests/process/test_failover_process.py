@@ -122,14 +122,14 @@ async def kill(cluster: LocalCluster, name: str) -> None:
 
 
 async def check(cluster: LocalCluster, acknowledged: dict[Place, bytes]) -> None:
-    """Nobody sends any more."""
+    """Check the logs and acknowledged messages after the producers have ended."""
     await until(cluster, is_whole)
     end = await confirmed_end(cluster)
-    first, *others = (log_of(cluster, name, end) for name in cluster.nodes)
+    first, *other_logs = (log_of(cluster, name, end) for name in cluster.nodes)
     assert len(first) == end
-    assert others == [first, first]
-    found = await messages(cluster)
-    assert not {place for place, body in acknowledged.items() if found.get(place) != body}
+    assert other_logs == [first, first]
+    bodies = await messages(cluster)
+    assert not {place for place, body in acknowledged.items() if bodies.get(place) != body}
 
 
 async def confirmed_end(cluster: LocalCluster) -> int:
@@ -149,16 +149,16 @@ def log_of(cluster: LocalCluster, name: str, end: int) -> bytes:
 
 
 async def messages(cluster: LocalCluster) -> dict[Place, bytes]:
-    """All that a consumer can read."""
-    found: dict[Place, bytes] = {}
+    """Return all messages that a consumer can read."""
+    bodies: dict[Place, bytes] = {}
     async with Consumer(nameservers=cluster.nameserver_address, group="g") as consumer:
         for queue in await consumer.queues("T"):
             offset = 0
             while (pulled := await consumer.pull(queue, offset)).messages:
                 offset = pulled.next_offset
-                for one in pulled.messages:
-                    found[queue.queue_id, one.queue_offset] = one.body
-    return found
+                for message in pulled.messages:
+                    bodies[queue.queue_id, message.queue_offset] = message.body
+    return bodies
 
 
 @pytest.mark.slow
@@ -173,7 +173,9 @@ async def test_a_killed_leader_is_replaced_and_comes_back(tmp_path: Path) -> Non
 
 
 async def send_to(connection: Connection, sending: Sending, number: int) -> int:
-    """One message to just this node, whoever leads; the code of its answer, -1 if none comes."""
+    """Send one message to just this node, leader or not; return the code of its answer, -1 if none
+    comes.
+    """
     body = b"%d by hand" % number
     fields = {
         "a": "by-hand", "b": "T", "c": "TBW102", "d": "4", "e": str(number % 4), "f": "0",
@@ -192,7 +194,7 @@ async def send_to(connection: Connection, sending: Sending, number: int) -> int:
 
 @pytest.mark.slow
 async def test_a_leader_that_stood_still_acknowledges_nothing_falsely(tmp_path: Path) -> None:
-    """What it was asked while it stood still is answered when another one leads."""
+    """Its pending requests are answered when another one leads."""
     async with running(tmp_path / "c") as (cluster, sending, group):
         paused = leader_of(group)
         linked = open_connection(real_world("test"), parse_address(cluster.address(paused)))
@@ -258,7 +260,7 @@ async def test_a_second_process_of_a_replica_ends_and_says_why(tmp_path: Path) -
             ),
             "other": (str(tmp_path / "other"), "a number that no replica had yet (rbReplica)"),
         }
-        for name, (path, said) in cases.items():
+        for name, (path, expected_text) in cases.items():
             (port,) = free_ports(0, 1)
             ports = {"listenPort": str(port), "haListenPort": str(port + 1)}
             own = tmp_path / f"{name}-process"
@@ -267,7 +269,7 @@ async def test_a_second_process_of_a_replica_ends_and_says_why(tmp_path: Path) -
             process = ManagedProcess(name, rocketbed_command("node", "-c", CONFIG), own)
             process.start()
             assert await process.wait_ended() == 1
-            assert said in process.log_path.read_text().splitlines()[-1]
+            assert expected_text in process.log_path.read_text().splitlines()[-1]
             await sending.more()
         assert {name: cluster.pid(name) for name in cluster.names} == pids
 
@@ -281,8 +283,8 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         return capsys.readouterr()[1 if code else 0]
 
     try:
-        shown = run("up", "--port", "0", "--failover")
-        nameserver = shown.splitlines()[-1].removeprefix("clients: -n ")
+        output = run("up", "--port", "0", "--failover")
+        nameserver = output.splitlines()[-1].removeprefix("clients: -n ")
         client = ["-n", nameserver, "-t", "T"]
         assert main(["send", *client, "--body", "kept"]) == 0
         group = json.loads(run("status", "--json"))["group"]
@@ -290,14 +292,14 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         masters: list[str] = []
         while masters != [leader]:  # the nameserver hears of it from the new leader
             main(["cluster", "status", "--json", *words])
-            found = json.loads(capsys.readouterr().out)
-            masters = [row["name"] for row in found["members"] if row["role"] == "master"]
-        assert found["group"]["epoch"] == group["epoch"] + 1
-        assert found["group"]["leader"] != group["leader"]
+            status_read = json.loads(capsys.readouterr().out)
+            masters = [row["name"] for row in status_read["members"] if row["role"] == "master"]
+        assert status_read["group"]["epoch"] == group["epoch"] + 1
+        assert status_read["group"]["leader"] != group["leader"]
         assert f"{leader} leads already" in run("handover", leader, code=1)
         assert "cluster handover" in run("promote", leader, code=1)
         stopped = run("down").splitlines()
-        assert sorted(stopped) == sorted(f"{row['name']} stopped" for row in found["members"])
+        assert sorted(stopped) == sorted(f"{row['name']} stopped" for row in status_read["members"])
         run("up")
         assert "leads; in sync: " in run("status")
         assert main(["pull", *client, "--from", "first"]) == 0
@@ -314,10 +316,12 @@ def test_status_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
         """The exit code, what is told of the group, and what each node tells."""
         capsys.readouterr()
         code = main(["cluster", "status", "--json", *words])
-        shown = json.loads(capsys.readouterr().out)
-        assert (shown["group"] is None) is ("groupError" in shown)
-        remarks = ["".join(row["remarks"]) for row in shown["members"] if row["role"] != NAMESERVER]
-        return code, shown["group"] or shown["groupError"], remarks
+        status_read = json.loads(capsys.readouterr().out)
+        assert (status_read["group"] is None) is ("groupError" in status_read)
+        remarks = [
+            "".join(row["remarks"]) for row in status_read["members"] if row["role"] != NAMESERVER
+        ]
+        return code, status_read["group"] or status_read["groupError"], remarks
 
     def until(remark: str, count: int) -> tuple[int, Any]:
         while True:

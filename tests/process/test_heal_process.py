@@ -29,16 +29,16 @@ async def send(cluster: LocalCluster) -> None:
 
 async def count(cluster: LocalCluster) -> int:
     """Messages that can be pulled."""
-    found = 0
+    count_read = 0
     async with Consumer(nameservers=cluster.nameserver_address, group="g") as reader:
         for queue in await reader.queues("T"):
             end = await reader.offsets.max_offset(queue)
             offset = await reader.offsets.min_offset(queue)
             while offset < end:
                 pulled = await reader.pull(queue, offset)
-                found += len(pulled.messages)
+                count_read += len(pulled.messages)
                 offset = pulled.next_offset
-    return found
+    return count_read
 
 
 def last_segment(store: Path) -> Path:
@@ -73,10 +73,10 @@ async def test_a_damaged_master_is_healed_from_its_slave(
             damage(path)
             with pytest.raises(ClusterError):
                 await cluster.start("master")
-            said = (cluster.member_directory("master") / "log").read_text()
-            assert "Nothing was changed" in said
+            log_text = (cluster.member_directory("master") / "log").read_text()
+            assert "Nothing was changed" in log_text
             # Exactly what is printed, without the node's configuration.
-            printed = re.findall(f"`rocketbed (store heal {store} .*?)`", said)[-1]
+            printed = re.findall(f"`rocketbed (store heal {store} .*?)`", log_text)[-1]
             host, _, port = cluster.address("slave-1").rpartition(":")
             command = printed.replace("HOST:PORT", f"{host}:{int(port) + 1}").split()
             done = await trio.run_process(

@@ -18,12 +18,12 @@ WAIT_S = 60.0
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """A master that waits for its one slave; its processes end with this one."""
-    made = LocalCluster.create(tmp_path / "cluster", slaves=1, sync=True, tied=True)
-    trio.run(made.start)
+    created = LocalCluster.create(tmp_path / "cluster", slaves=1, sync=True, tied=True)
+    trio.run(created.start)
     try:
-        yield made
+        yield created
     finally:
-        trio.run(made.close)
+        trio.run(created.close)
 
 
 def health(*words: str) -> tuple[int, str]:
@@ -33,11 +33,13 @@ def health(*words: str) -> tuple[int, str]:
     return done.returncode, done.stdout.strip()
 
 
-def wait_for(wanted: tuple[int, str], address: str) -> None:
-    """Until it is that; what it was last when it takes too long."""
+def wait_for(expected: tuple[int, str], address: str) -> None:
+    """Wait until the health endpoint gives the expected answer; on a timeout fail with the last
+    one.
+    """
     until = time.monotonic() + WAIT_S
-    while (found := health(address)) != wanted:
-        assert time.monotonic() < until, found
+    while (answer := health(address)) != expected:
+        assert time.monotonic() < until, answer
 
 
 @pytest.mark.ci

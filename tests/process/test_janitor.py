@@ -85,7 +85,7 @@ def dead_run(root: Path) -> Path:
 
 
 def gone_within(path: Path, seconds: float) -> bool:
-    """Whether a run directory, the last thing that goes, goes in time."""
+    """True if a run directory, the last thing to be removed, is removed in time."""
     until = time.monotonic() + seconds
     while path.exists() and time.monotonic() < until:
         time.sleep(0.005)
@@ -128,14 +128,18 @@ def test_a_sweep_touches_dead_owners_only(tmp_path: Path) -> None:
 
 
 def test_a_pid_that_was_given_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as other:
+    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as stranger:
         dead = dead_run(tmp_path)
         with (dead / RECORDS).open("a") as file:
-            row = {"number": 1, "kind": "process", "value": f"{other.pid} {began(other.pid) - 1}"}
+            row = {
+                "number": 1,
+                "kind": "process",
+                "value": f"{stranger.pid} {began(stranger.pid) - 1}",
+            }
             file.write(json.dumps(row) + "\n" + '{"number": 2, "ki')
         assert sweep(tmp_path)[0].removed == []
-        assert other.poll() is None
-        other.kill()
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 def test_a_recorded_process_without_a_mark_is_ended(tmp_path: Path) -> None:
@@ -165,34 +169,34 @@ def test_grandchildren_have_the_mark_too(tmp_path: Path) -> None:
 
 
 def test_what_a_marked_process_starts_without_the_mark_is_ended_too(tmp_path: Path) -> None:
-    """As a container's program is by a daemon; children of others are left alone."""
+    """A daemon starts a container's program in this way; children of others are left alone."""
     script = "env -u ROCKETBED_RUN sleep 1000 & echo $!; exec sleep 1000"
     with Ledger.begin(tmp_path / "runs", guard=False) as run:
         marked = {**os.environ, **run.environment()}
         ours = subprocess.Popen(["sh", "-c", script], env=marked, stdout=subprocess.PIPE, text=True)
-        other = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
+        stranger = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
         assert ours.stdout is not None
-        assert other.stdout is not None
-        child, strangers = int(ours.stdout.readline()), int(other.stdout.readline())
+        assert stranger.stdout is not None
+        child, strangers = int(ours.stdout.readline()), int(stranger.stdout.readline())
         run.close()
         assert ours.wait() == -signal.SIGKILL
         assert wait_gone([child], 10.0) == []
         assert is_alive(strangers, began(strangers))
         os.kill(strangers, signal.SIGKILL)
-        other.kill()
-        other.wait()
+        stranger.kill()
+        stranger.wait()
         ours.stdout.close()
-        other.stdout.close()
+        stranger.stdout.close()
 
 
 def test_a_process_that_begins_another_program_meanwhile_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It had the mark when it was found; its new program was given an environment without."""
-    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as found:
-        monkeypatch.setattr(janitor_processes, "marked", lambda run_id: iter([found.pid]))
-        assert kill_marked("a-run") == [found.pid]
-        assert found.wait(10) == -signal.SIGKILL
+    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as marked_process:
+        monkeypatch.setattr(janitor_processes, "marked", lambda run_id: iter([marked_process.pid]))
+        assert kill_marked("a-run") == [marked_process.pid]
+        assert marked_process.wait(10) == -signal.SIGKILL
 
 
 def test_the_run_of_another_boot_is_dead_and_of_another_pid_namespace_is_not(
@@ -261,7 +265,7 @@ def test_the_reaper_goes_when_the_run_is_over(tmp_path: Path) -> None:
 
 
 def reapers_of(directory: Path) -> list[int]:
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -269,8 +273,8 @@ def reapers_of(directory: Path) -> list[int]:
             except OSError:
                 continue
             if b"rocketbed.host.janitor.reaper" in command and os.fsencode(directory) in command:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ LATE_S = 0.5
 
 def ours(directory: Path) -> list[int]:
     """Processes that work somewhere below a directory."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -27,8 +27,8 @@ def ours(directory: Path) -> list[int]:
             except OSError:
                 continue
             if place.startswith(str(directory)):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def by_verb(record: RunRecord) -> dict[str, Step]:
@@ -39,11 +39,11 @@ def same_steps(first: RunRecord, second: RunRecord) -> None:
     early, late = by_verb(first), by_verb(second)
     assert [step.target for step in early.values()] == [step.target for step in late.values()]
     for verb, step in early.items():
-        again = late[verb]
+        repeated = late[verb]
         assert isinstance(step.trigger, At)
-        assert isinstance(again.trigger, At)
-        assert again.trigger.seconds == pytest.approx(step.trigger.seconds, abs=LATE_S)
-        assert again.for_s == pytest.approx(step.for_s, abs=0.002)
+        assert isinstance(repeated.trigger, At)
+        assert repeated.trigger.seconds == pytest.approx(step.trigger.seconds, abs=LATE_S)
+        assert repeated.for_s == pytest.approx(step.for_s, abs=0.002)
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +113,14 @@ def test_its_scenario_does_too(session: tuple[Path, Live], tmp_path: Path) -> No
 
 
 def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    other.mkdir()
-    with live(one / "log", *run_live(one)) as first:
-        refused = rocketbed(*run_live(other, "--live-port", str(first.port)))
+    first_directory, second_directory = tmp_path / "one", tmp_path / "other"
+    first_directory.mkdir()
+    second_directory.mkdir()
+    with live(first_directory / "log", *run_live(first_directory)) as first:
+        refused = rocketbed(*run_live(second_directory, "--live-port", str(first.port)))
         assert refused.returncode == 64
         assert "choose another --live-port" in refused.stderr
-        with live(other / "log", *run_live(other)) as second:
+        with live(second_directory / "log", *run_live(second_directory)) as second:
             first.wait_faults()
             second.wait_faults()
             first.do("kill", "b1")
@@ -159,25 +159,25 @@ def test_a_simulation_has_no_live_page(tmp_path: Path) -> None:
 
 def test_a_local_cluster_is_watched(tmp_path: Path) -> None:
     place = str(tmp_path / "cluster")
-    made = rocketbed("cluster", "up", "--classic", "--dir", place, "--port", "0")
-    assert made.returncode == 0, made.stderr
+    created = rocketbed("cluster", "up", "--classic", "--dir", place, "--port", "0")
+    assert created.returncode == 0, created.stderr
     try:
         with live(tmp_path / "log", "cluster", "watch", "--dir", place, "--load", "100") as watch:
             _break_a_local_cluster(watch)
             watch.interrupt()
             assert watch.wait() == 0, watch.output()
         assert rocketbed("cluster", "status", "--dir", place).returncode == 0
-        kept = (tmp_path / "cluster" / "watch.toml").read_text()
+        text = (tmp_path / "cluster" / "watch.toml").read_text()
         for words in ("kill b3 for", "pause b2 for", "promote b2"):
-            assert words in kept
+            assert words in text
     finally:
         rocketbed("cluster", "down", "--dir", place, "--remove")
 
 
 def test_a_cluster_that_fails_over_is_watched(tmp_path: Path) -> None:
     place = str(tmp_path / "cluster")
-    made = rocketbed("cluster", "up", "--dir", place, "--port", "0")
-    assert made.returncode == 0, made.stderr
+    created = rocketbed("cluster", "up", "--dir", place, "--port", "0")
+    assert created.returncode == 0, created.stderr
 
     def master(values: dict[str, Any]) -> str:
         roles = {name: values.get(f"machine:{name}", {}).get("role") for name in nodes}
@@ -199,8 +199,8 @@ def test_a_cluster_that_fails_over_is_watched(tmp_path: Path) -> None:
             watch.wait_for(lambda values: master(values) == first)
             watch.interrupt()
             assert watch.wait() == 0, watch.output()
-        kept = (tmp_path / "cluster" / "watch.toml").read_text()
-        assert "failover = true" in kept
+        text = (tmp_path / "cluster" / "watch.toml").read_text()
+        assert "failover = true" in text
     finally:
         rocketbed("cluster", "down", "--dir", place, "--remove")
 

@@ -23,16 +23,16 @@ DEADLINE_S = 60
 
 
 async def read_all(cluster: LocalCluster, topic: str) -> list[bytes]:
-    found = []
+    bodies = []
     async with Consumer(nameservers=cluster.nameserver_address, group="g") as reader:
         for queue in await reader.queues(topic):
             end = await reader.offsets.max_offset(queue)
             offset = await reader.offsets.min_offset(queue)
             while offset < end:
                 pulled = await reader.pull(queue, offset)
-                found += [message.body for message in pulled.messages]
+                bodies += [message.body for message in pulled.messages]
                 offset = pulled.next_offset
-    return found
+    return bodies
 
 
 @pytest.mark.slow
@@ -92,8 +92,8 @@ async def test_a_send_whose_broker_goes_is_unknown_or_refused_never_lost(tmp_pat
                 cluster.kill("master")
                 await cluster.wait_ended("master")
                 assert isinstance(await sender.send(Message("T", b"3")), Unknown | Refused)
-                gone = await sender.send(Message("T", b"3"))
-                assert isinstance(gone, Refused)
+                outcome = await sender.send(Message("T", b"3"))
+                assert isinstance(outcome, Refused)
                 await cluster.start("master")
                 assert isinstance(await sender.send(Message("T", b"4"), timeout_s=10), Sent)
             bodies = await read_all(cluster, "T")

@@ -46,7 +46,7 @@ class Deaf(ProxyNetwork):
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def reset(self, one: str, other: str) -> None:
+    async def reset(self, end_a: str, end_b: str) -> None:
         await trio.lowlevel.checkpoint()
 
 

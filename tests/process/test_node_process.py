@@ -61,12 +61,12 @@ async def with_connection(port: int, use: Callable[[Connection], Awaitable[Any]]
 
 
 async def send(connection: Connection) -> list[str]:
-    found = []
+    offsets = []
     for number in range(20):
         sent = await connection.request(request(310, send_fields(), b"%d" % number))
         assert sent.code == 0
-        found.append(sent.fields["queueOffset"])
-    return found
+        offsets.append(sent.fields["queueOffset"])
+    return offsets
 
 
 async def pull(connection: Connection, count: int = 20) -> list[bytes]:
@@ -76,9 +76,9 @@ async def pull(connection: Connection, count: int = 20) -> list[bytes]:
         fields = pull_fields(
             offset=len(bodies), count=count - len(bodies), flags=4 | 2, hold_ms=5000
         )
-        found = await connection.request(request(11, fields), timeout_s=DEADLINE_S)
-        assert found.code == 0
-        bodies += [message.body for message in decode_messages(found.body)]
+        answer = await connection.request(request(11, fields), timeout_s=DEADLINE_S)
+        assert answer.code == 0
+        bodies += [message.body for message in decode_messages(answer.body)]
     return bodies
 
 
@@ -86,15 +86,15 @@ BODIES = [b"%d" % number for number in range(20)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", ["another root", "no lock file"])
-async def test_one_log_is_served_by_one_node(tmp_path: Path, other: str) -> None:
+@pytest.mark.parametrize("variant", ["another root", "no lock file"])
+async def test_one_log_is_served_by_one_node(tmp_path: Path, variant: str) -> None:
     """Two roots may name one log, and `lock` may be deleted under a running node."""
     root, port, log = tmp_path / "store", free_port(), f"storePathCommitLog={tmp_path / 'log'}"
     with node(root, port, log) as process:
         await with_connection(port, send)
-        if other == "no lock file":
+        if variant == "no lock file":
             (root / "lock").unlink()
-        second = tmp_path / "other" if other == "another root" else root
+        second = tmp_path / "other" if variant == "another root" else root
         with trio.fail_after(DEADLINE_S):
             refused = await trio.run_process(
                 command(second, free_port(), log), capture_stderr=True, check=False
@@ -155,8 +155,8 @@ async def come_and_go(port: int, number: int) -> None:
 
 
 async def members(connection: Connection) -> list[str]:
-    found = await connection.request(request(38, {"consumerGroup": "g"}))
-    return ConsumerIdList.decode(found.body).consumer_id_list
+    answer = await connection.request(request(38, {"consumerGroup": "g"}))
+    return ConsumerIdList.decode(answer.body).consumer_id_list
 
 
 async def test_a_member_that_comes_and_goes_leaves_nothing_and_holds_nobody_up(
@@ -194,6 +194,6 @@ async def test_a_node_says_with_which_body_it_takes_sends(
         assert await with_connection(port, pull) == BODIES
         process.terminate()
         assert process.stderr is not None
-        said = process.stderr.read()
-    (line,) = [line for line in said.splitlines() if "send.body" in line]
+        log_text = process.stderr.read()
+    (line,) = [line for line in log_text.splitlines() if "send.body" in line]
     assert line.partition("which=")[2].startswith("python" if value == "0" else "native")

@@ -50,15 +50,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def numbers(options: Options) -> list[int]:
-    """What a reader of committed messages gets, over the wire or from files."""
+    """Return the numbers that a reader of committed messages gets, over the wire or from files."""
     plan: Plan | WirePlan = WirePlan.of(options) if options.endpoints else Plan.of(options)
     schema = arrow_schema("records", ["body"])
     marked = marked_runs(options)
-    found: list[int] = []
+    read_numbers: list[int] = []
     for split in plan.splits():
         for batch in read_committed(plan, CommittedPart(split, marked), schema, "_corrupt"):
-            found += map(int, batch.column(0).to_pylist())
-    return sorted(found)
+            read_numbers += map(int, batch.column(0).to_pylist())
+    return sorted(read_numbers)
 
 
 def test_a_clusters_rows_are_those_of_its_files(start: Start) -> None:
@@ -85,7 +85,7 @@ def test_a_clusters_rows_are_those_of_its_files(start: Start) -> None:
 
 @pytest.mark.slow
 def test_a_slave_that_hangs_is_not_missed(start: Start) -> None:
-    """Its connection is there and it answers nothing; the limit is for those who answer too."""
+    """Its connection is open and never answers; the limit holds for members that answer too."""
     cluster = start(slaves=1)
     send(sink(cluster), 0, 40)
     cluster.pause("slave-1")
@@ -95,27 +95,27 @@ def test_a_slave_that_hangs_is_not_missed(start: Start) -> None:
 
 @pytest.mark.slow
 def test_of_a_master_that_hangs_a_slave_is_read(start: Start) -> None:
-    """What every member had that answered when it was planned."""
+    """Messages are read that every member had that answered when the read was planned."""
     cluster = start(slaves=1)
     send(sink(cluster), 0, 40)
     plan = WirePlan.of(reading(cluster, retryTimeoutMs=8000))
     shares = plan.splits()
     cluster.pause("master")
     schema = arrow_schema("records", ["body"])
-    found = [row for one in shares for batch in plan.read(one, schema) for row in batch["body"]]
-    assert sorted(int(row.as_py()) for row in found) == list(range(40))
+    bodies = [row for one in shares for batch in plan.read(one, schema) for row in batch["body"]]
+    assert sorted(int(row.as_py()) for row in bodies) == list(range(40))
 
 
 def test_options_of_a_wire_read(start: Start) -> None:
     endpoints = "127.0.0.1:1"
-    for given, reason in (
+    for options, reason in (
         ({"endpoints": endpoints, "topics": "T", "topicsPattern": "T.*"}, "not both"),
         ({"path": "/x", "endingOffsets": "{}"}, "are for endpoints"),
         ({"endpoints": endpoints, "view": "blocks"}, "needs the files"),
         ({"endpoints": endpoints, "topics": "T", "path": "/x"}, "not both"),
     ):
         with pytest.raises(OptionError, match=reason):
-            plan_of(Options.parse(given))
+            plan_of(Options.parse(options))
     alone = {"endpoints": endpoints, "topics": "T", "retryTimeoutMs": "200"}
     with pytest.raises(WireError, match=r"after 0\.2 s still: no (nameserver answered|answer)"):
         WirePlan.of(Options.parse(alone)).splits()
@@ -133,14 +133,14 @@ def test_exactly_once_over_failed_attempts(start: Start) -> None:
     assert numbers(wire) == []
     finish(options, tasks)
     assert numbers(wire) == numbers(files) == list(range(100))
-    again = [send(options, 0, 60), send(options, 60, 100)]
-    assert all(task.is_skipped and task.rows == 0 for task in again)
-    finish(options, again)
+    repeats = [send(options, 0, 60), send(options, 60, 100)]
+    assert all(task.is_skipped and task.rows == 0 for task in repeats)
+    finish(options, repeats)
     assert numbers(wire) == list(range(100))
-    other = replace(options, topic="U")
+    second_topic = replace(options, topic="U")
     with pytest.raises(SinkError, match="with 100 rows of T, so 60 rows of U were not written"):
-        finish(other, [send(other, 0, 60)])
-    # Another job's messages, and those that nobody marks, are as visible as ever.
+        finish(second_topic, [send(second_topic, 0, 60)])
+    # Another job's messages, and unmarked ones, are as visible as ever.
     send(sink(cluster), 500, 510)
     assert numbers(wire) == numbers(files) == [*range(100), *range(500, 510)]
     assert len(table(WirePlan.of(reading(cluster)), ["physical_offset"])) == 170
@@ -162,19 +162,19 @@ def test_what_is_marked_at_a_broker_that_is_away(
 
     trio.run(make)
     finish(options, [send(options, 0, 40)])
-    given: dict[str, Any] = {"onlyCommitted": "true", "retryTimeoutMs": 500}
-    assert numbers(reading(cluster, **given)) == list(range(40))
+    texts: dict[str, Any] = {"onlyCommitted": "true", "retryTimeoutMs": 500}
+    assert numbers(reading(cluster, **texts)) == list(range(40))
     trio.run(cluster.stop, "b-master")
     with pytest.raises(WireError, match=r"count \(broker-a, broker-b\) are.*no broker broker-b is"):
-        numbers(reading(cluster, **given))
-    left = numbers(reading(cluster, failOnDataLoss="false", **given))
-    assert 0 < len(left) < 40
+        numbers(reading(cluster, **texts))
+    partial = numbers(reading(cluster, failOnDataLoss="false", **texts))
+    assert 0 < len(partial) < 40
     assert "wire.broker_away not all brokers with rows that count" in caplog.text
-    assert numbers(reading(cluster, brokers="broker-a", **given)) == left
+    assert numbers(reading(cluster, brokers="broker-a", **texts)) == partial
 
     trio.run(cluster.start, "b-master")
     trio.run(cluster.stop, "a-master")
-    assert numbers(reading(cluster, brokers="broker-b", **given)) == []
+    assert numbers(reading(cluster, brokers="broker-b", **texts)) == []
     assert "rows of job job are left out: there is no topic RB_TXN_job" in caplog.text
 
 
@@ -210,10 +210,10 @@ def test_sending_waits_for_a_broker_that_restarts_and_not_for_ever(start: Start)
         async with TaskSender(elsewhere, key) as sender:
             await sender.send(lost)
 
-    says = (
+    pattern = (
         r"no broker with queue 0 at store accepts .*: it has queues at broker-a; rows without the"
     )
-    with pytest.raises(SinkError, match=says):
+    with pytest.raises(SinkError, match=pattern):
         trio.run(send_elsewhere)
     cluster.kill("master")
     with pytest.raises(
@@ -240,8 +240,10 @@ def test_a_topic_that_is_not_there(start: Start) -> None:
     with pytest.raises(SinkError, match="topic T does not exist"):
         send(sink(cluster, retryTimeoutMs="300"), 0, 1)
     for loses in ("true", "false"):
-        gone = r"topic T: after 0\.3 s still: .* does not exist: create it first, or .* it are away"
-        with pytest.raises(TopicGone, match=gone):
+        pattern = (
+            r"topic T: after 0\.3 s still: .* does not exist: create it first, or .* it are away"
+        )
+        with pytest.raises(TopicGone, match=pattern):
             WirePlan.of(reading(cluster, retryTimeoutMs=300, failOnDataLoss=loses)).splits()
 
 
@@ -255,8 +257,8 @@ Stream = Callable[..., QueueLog]
 def stream() -> Iterator[Stream]:
     opened: list[QueueLog] = []
 
-    def begin(cluster: LocalCluster, **given: Any) -> QueueLog:
-        options = reading(cluster, **given)
+    def begin(cluster: LocalCluster, **more: Any) -> QueueLog:
+        options = reading(cluster, **more)
         opened.append(QueueLog(options))
         return opened[-1]
 
@@ -284,16 +286,16 @@ def test_a_stream_of_queues(start: Start, stream: Stream) -> None:
     send(sink(cluster, requestBytes="2000"), 0, 200)
     log = stream(cluster)
     position = first = log.initial()
-    found: list[int] = []
+    read_numbers: list[int] = []
     batches = 0
     while (following := end(log, position, rows_max=60)) != position:
         batch = bodies(log, position, following)
         assert 1 <= len(batch) <= 60
         assert bodies(stream(cluster, minPartitions=7), position, following) == batch
-        found += batch
+        read_numbers += batch
         position = following
         batches += 1
-    assert sorted(found) == list(range(200))
+    assert sorted(read_numbers) == list(range(200))
     assert batches == 4
     assert len(bodies(log, first, end(log, first, bytes_max=4000))) < 60
     send(sink(cluster), 200, 210)
@@ -315,7 +317,9 @@ def test_what_a_slave_does_not_get_is_told(
 ) -> None:
     """An empty one that answers: batches told that nothing is read, and streams said nothing."""
     cluster = start(slaves=1)
-    send(sink(cluster, topic="U"), 0, 1)  # an empty slave asks for the first message by itself
+    send(
+        sink(cluster, topic="U"), 0, 1
+    )  # an empty slave asks for the first message without a reader
     send(sink(cluster), 0, 250)
     trio.run(cluster.stop, "slave-1")
     own = cluster.member_directory("slave-1")
@@ -334,7 +338,7 @@ def test_what_a_slave_does_not_get_is_told(
     assert [end(running, at) for _ in range(3)] == [at] * 3
     assert caplog.text.count("wire.held_up 250 messages of ") == 1
     assert "wire.unanswered" not in caplog.text
-    cluster.pause("master")  # now nobody who answers knows of any
+    cluster.pause("master")  # now no member that answers has any
     silent = f"wire.unanswered no answer from {cluster.address('master')} of broker-a: "
     assert numbers(reading(cluster, retryTimeoutMs=4000)) == []
     assert caplog.text.count(silent) == 1
@@ -383,12 +387,12 @@ def test_damaged_records_are_told_and_left_out_if_asked(start: Start, stream: St
     with pytest.raises(WireError, match="failOnDataLoss=false goes on behind it"):
         table(WirePlan.of(reading(cluster, retryTimeoutMs=1000)), ["body"])
     loose: dict[str, Any] = {"retryTimeoutMs": 1000, "failOnDataLoss": "false"}
-    left = table(WirePlan.of(reading(cluster, **loose)), list(wire[0]))
-    assert left == [row for row in wire if row not in bad]
+    remaining = table(WirePlan.of(reading(cluster, **loose)), list(wire[0]))
+    assert remaining == [row for row in wire if row not in bad]
     running = stream(cluster, **loose)
     begin = running.initial()
     last = end(running, begin)
-    assert sorted(bodies(running, begin, last)) == sorted(int(row["body"]) for row in left)
+    assert sorted(bodies(running, begin, last)) == sorted(int(row["body"]) for row in remaining)
     send(sink(cluster), 80, 90)
     assert sorted(bodies(running, last, end(running, last))) == list(range(80, 90))
 
@@ -448,14 +452,14 @@ def test_a_batch_tells_that_its_topic_was_made_again_meanwhile(
     (split,) = plan.splits()
 
     def rows() -> list[int]:
-        """How long bodies are: 8 of the first topic, 16 of the second."""
-        found: list[int] = []
+        """Return the lengths of bodies: 8 in the first topic, 16 in the second."""
+        lengths: list[int] = []
         for batch in plan.read(split, schema):
-            found += map(len, batch.column(0).to_pylist())
-            if is_begun and len(found) == len(batch):
+            lengths += map(len, batch.column(0).to_pylist())
+            if is_begun and len(lengths) == len(batch):
                 trio.run(make_again)
                 send(sink(cluster), 0, 400, batch=1, size=16)
-        return found
+        return lengths
 
     if not is_begun:
         assert rows() == [8] * 100
@@ -467,8 +471,8 @@ def test_a_batch_tells_that_its_topic_was_made_again_meanwhile(
             rows()
         assert caught.value.condition == Condition.DATA_LOSS
         return
-    found = rows()
-    assert (len(found), {*found}) == (100, {8, 16} if is_begun else {16})
+    lengths = rows()
+    assert (len(lengths), {*lengths}) == (100, {8, 16} if is_begun else {16})
     assert caplog.text.count("wire.made_again queue ") == 1
 
 
@@ -477,8 +481,9 @@ def test_a_batch_tells_that_its_topic_was_made_again_meanwhile(
 def test_a_loose_stream_reads_a_topic_that_is_made_again(
     start: Start, stream: Stream, count: int
 ) -> None:
-    """Who allows loss reads all of the new one, and each once, though a batch of the old one was
-    under way; so does a checkpoint that has no times yet, and a stream that began at the end."""
+    """A reader that allows loss reads all of the new one, and each once, though a batch of the old
+    one was under way; so does a checkpoint that has no times yet, and a stream that began at the
+    end."""
     cluster = start()
     send(sink(cluster), 0, 60)
     log = stream(cluster)
@@ -496,15 +501,15 @@ def test_a_loose_stream_reads_a_topic_that_is_made_again(
     for position in (whole, timeless):
         loose = stream(cluster, retryTimeoutMs=GONE_MS, failOnDataLoss="false")
         loose.freeze()
-        found = bodies(loose, begin, position)
+        bodies_read = bodies(loose, begin, position)
         while (following := end(loose, position)) != position:
-            found += bodies(loose, position, following)
+            bodies_read += bodies(loose, position, following)
             position = following
-        assert sorted(found) == list(range(1000, 1000 + count))
+        assert sorted(bodies_read) == list(range(1000, 1000 + count))
 
 
 def test_a_loose_stream_leaves_out_no_broker_that_comes_back(start: Start, stream: Stream) -> None:
-    """It was stopped cleanly, so that no name server has it, while a batch was under way."""
+    """It was stopped cleanly, so that no nameserver has it, while a batch was under way."""
     cluster = start()
     send(sink(cluster), 0, 60)
     log = stream(cluster)
@@ -522,23 +527,23 @@ def test_a_stream_begins_at_queues_that_are_there(start: Start, stream: Stream) 
     cluster = start()
     send(sink(cluster), 0, 50)
     ends = stream(cluster).ends()
-    name = max(ends, key=lambda one: ends[one])
+    name = max(ends, key=lambda name: ends[name])
     text = json.dumps(StreamOffset(QUEUE, {name: Mark(3)}).as_json())
-    given = stream(cluster, startingOffsets=text).initial()
-    assert [(name, mark.at) for name, mark in given.marks.items()] == [(name, 3)]
-    assert 0 not in given.marks[name]
-    whole = json.dumps(given.as_json())
-    assert stream(cluster, startingOffsets=whole).initial() == given
+    offset = stream(cluster, startingOffsets=text).initial()
+    assert [(name, mark.at) for name, mark in offset.marks.items()] == [(name, 3)]
+    assert 0 not in offset.marks[name]
+    whole = json.dumps(offset.as_json())
+    assert stream(cluster, startingOffsets=whole).initial() == offset
     wrong = text.replace(name, "broker-a|T|99")
     with pytest.raises(StreamError, match=r"startingOffsets names broker-a\|T\|99"):
         stream(cluster, startingOffsets=wrong).initial()
 
 
 def test_the_checkpoint_of_another_cluster(start: Start, stream: Stream) -> None:
-    one, two = start("one"), start("two")
-    send(sink(one), 0, 20)
+    first, two = start("one"), start("two")
+    send(sink(first), 0, 20)
     send(sink(two), 100, 160)
-    log = stream(one)
+    log = stream(first)
     position = end(log, log.initial())
     with pytest.raises(StreamError, match="another cluster"):
         end(stream(two), position)
@@ -568,11 +573,11 @@ def test_retention_under_a_stream_of_queues(start: Start, stream: Stream) -> Non
     with pytest.raises(DataLoss, match="were deleted"):
         log.plan(begin, middle)
     loose = stream(cluster, failOnDataLoss="false")
-    kept = bodies(loose, begin, middle) + bodies(loose, middle, end(loose, middle))
+    bodies_read = bodies(loose, begin, middle) + bodies(loose, middle, end(loose, middle))
     where = {"path": f"broker-a={store}", "topics": "T"}
     files = table(Plan.of(Options.parse(where)), ["body", "physical_offset"])
-    assert sorted(kept) == sorted(int(row["body"]) for row in files)
-    assert 0 < len(kept) < 2900
+    assert sorted(bodies_read) == sorted(int(row["body"]) for row in files)
+    assert 0 < len(bodies_read) < 2900
 
 
 @pytest.mark.slow
@@ -600,30 +605,30 @@ def test_a_stream_over_a_failover(start: Start, stream: Stream) -> None:
     assert sorted(bodies(queues, first, third)) == list(range(60))
 
 
-def read_until(log: QueueLog, begin: StreamOffset, wanted: range) -> StreamOffset:
+def read_until(log: QueueLog, begin: StreamOffset, expected: range) -> StreamOffset:
     """Go on until the stream has these messages, just these, and each once; where it is then."""
-    found: list[int] = []
+    read_numbers: list[int] = []
     position = begin
-    while len(found) < len(wanted):
+    while len(read_numbers) < len(expected):
         following = end(log, position)
-        found += bodies(log, position, following)
+        read_numbers += bodies(log, position, following)
         position = following
-    assert sorted(found) == list(wanted)
+    assert sorted(read_numbers) == list(expected)
     return position
 
 
-def read_files_until(log: PhysicalLog, begin: StreamOffset, wanted: range) -> StreamOffset:
+def read_files_until(log: PhysicalLog, begin: StreamOffset, expected: range) -> StreamOffset:
     """The same of a stream over files."""
     schema = arrow_schema("records", ["body"])
-    found: list[int] = []
+    read_numbers: list[int] = []
     position = begin
-    while len(found) < len(wanted):
+    while len(read_numbers) < len(expected):
         following = log.latest(position, bytes_max=None, rows_max=None)
         for part in log.plan(position, following):
             for batch in stream_physical.read_part(part, schema, log.options):
-                found += map(int, batch.column(0).to_pylist())
+                read_numbers += map(int, batch.column(0).to_pylist())
         position = following
-    assert sorted(found) == list(wanted)
+    assert sorted(read_numbers) == list(expected)
     return position
 
 

@@ -1,4 +1,4 @@
-"""Which topics and queues of a live cluster the pipeline reads, and from where to where."""
+"""Topics and queues of a live cluster that the pipeline reads, and their ranges."""
 
 import json
 from collections.abc import Iterator
@@ -51,10 +51,10 @@ def sent(cluster: LocalCluster, topic: str, first: int, end: int) -> None:
 
 
 def topics_of(plan: Plan | WirePlan) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in table(plan, ["topic", "physical_offset"]):
-        found[row["topic"]] = found.get(row["topic"], 0) + 1
-    return found
+        counts[row["topic"]] = counts.get(row["topic"], 0) + 1
+    return counts
 
 
 def test_all_topics_or_those_of_a_pattern_are_those_of_the_files(start: Start) -> None:
@@ -62,9 +62,9 @@ def test_all_topics_or_those_of_a_pattern_are_those_of_the_files(start: Start) -
     for topic, count in (("Orders", 40), ("Orders-old", 20), ("Trades", 30)):
         sent(cluster, topic, 0, count)
     path = f"broker-a/0={cluster.member_directory('master')}/store"
-    for given in ({}, {"topicsPattern": "Ord.*"}, {"topicsPattern": "Orders|T.*s"}):
-        wire = topics_of(WirePlan.of(reading(cluster, topics=None, **given)))
-        assert wire == topics_of(Plan.of(Options.parse({"path": path, **given})))
+    for selection in ({}, {"topicsPattern": "Ord.*"}, {"topicsPattern": "Orders|T.*s"}):
+        wire = topics_of(WirePlan.of(reading(cluster, topics=None, **selection)))
+        assert wire == topics_of(Plan.of(Options.parse({"path": path, **selection})))
     assert wire == {"Orders": 40, "Trades": 30}
     with pytest.raises(TopicGone, match=r"none of \d+ topics matches Nothing\.\*"):
         WirePlan.of(
@@ -80,12 +80,12 @@ def test_only_queues_of_some_brokers_or_clusters_are_read(start: Start) -> None:
     sent(cluster, "T", 0, 40)
     sent(cluster, "Away", 0, 10)
 
-    def read(**given: Any) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
-        options = reading(cluster, retryTimeoutMs=GONE_MS, **given)
-        for (one,) in WirePlan.of(options).splits():
-            found.setdefault(one.queue.topic, set()).add(one.queue.broker_name)
-        return found
+    def read(**more: Any) -> dict[str, set[str]]:
+        brokers: dict[str, set[str]] = {}
+        options = reading(cluster, retryTimeoutMs=GONE_MS, **more)
+        for (part,) in WirePlan.of(options).splits():
+            brokers.setdefault(part.queue.topic, set()).add(part.queue.broker_name)
+        return brokers
 
     both = {"broker-a", "broker-b"}
     assert read() == read(brokers="broker-b, broker-a") == {"T": both}
@@ -124,11 +124,11 @@ def test_a_stream_of_a_pattern_finds_new_topics(start: Start) -> None:
         begin = log.initial()
         sent(cluster, "Orders-2", 0, 10)
         sent(cluster, "Trades", 0, 10)
-        wanted = {"Orders", "Orders-2"}
-        found: set[str] = set()
-        while found != wanted:
+        expected = {"Orders", "Orders-2"}
+        topics: set[str] = set()
+        while topics != expected:
             stop = log.latest(begin, bytes_max=None, rows_max=None)
-            found = {name.split("|")[1] for name in stop.marks}
+            topics = {name.split("|")[1] for name in stop.marks}
         rows = sum(one.end - one.start for share in log.plan(begin, stop) for one in share)
         while rows < 20:
             stop = log.latest(begin, bytes_max=None, rows_max=None)
@@ -143,16 +143,18 @@ def test_a_stream_of_a_pattern_finds_new_topics(start: Start) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [{"topicsPattern": "T|Gone"}, {"topics": "T,Gone"}], ids=str)
+@pytest.mark.parametrize(
+    "loss_options", [{"topicsPattern": "T|Gone"}, {"topics": "T,Gone"}], ids=str
+)
 def test_a_stream_goes_on_without_a_topic_that_is_gone(
-    start: Start, given: dict[str, str], caplog: pytest.LogCaptureFixture
+    start: Start, loss_options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was the only one at its broker, which was taken for another cluster then."""
     cluster = start(groups=2)
     for topic, broker in (("T", "broker-a"), ("Gone", "broker-b")):
         make(cluster, topic, 2, brokers=[broker])
         sent(cluster, topic, 0, 10)
-    options = {"topics": None, "retryTimeoutMs": GONE_MS, **given}
+    options = {"topics": None, "retryTimeoutMs": GONE_MS, **loss_options}
     log = QueueLog(reading(cluster, **options))
     loose = QueueLog(reading(cluster, failOnDataLoss="false", **options))
     try:
@@ -193,8 +195,8 @@ def test_queues_are_read_from_and_to_where_the_options_say(start: Start) -> None
     ends = {one.queue.queue_id: one.end for (one,) in plan.splits()}
     assert sorted(ends) == [0, 1, 2, 3]
 
-    def ranges(**given: object) -> dict[int, tuple[int, int]]:
-        texts = {name: json.dumps(value) for name, value in given.items()}
+    def ranges(**more: object) -> dict[int, tuple[int, int]]:
+        texts = {name: json.dumps(value) for name, value in more.items()}
         shares = WirePlan.of(reading(cluster, retryTimeoutMs=GONE_MS, **texts)).splits()
         return {one.queue.queue_id: (one.start, one.end) for (one,) in shares}
 
@@ -224,8 +226,8 @@ def test_a_stream_starts_at_a_time_or_at_offsets(start: Start) -> None:
     time_ms = int(rows[40]["store_timestamp"].timestamp() * 1000)
     ends = {row["queue_id"]: row["queue_offset"] + 1 for row in rows}
 
-    def initial(**given: object) -> dict[str, int]:
-        log = QueueLog(reading(cluster, **given))
+    def initial(**more: object) -> dict[str, int]:
+        log = QueueLog(reading(cluster, **more))
         try:
             return {name: mark.at for name, mark in log.initial().marks.items()}
         finally:
@@ -250,10 +252,10 @@ def test_a_stream_starts_at_a_time_or_at_offsets(start: Start) -> None:
 def test_small_batches_wait_for_more_or_for_their_time(start: Start) -> None:
     cluster = start()
     sent(cluster, "T", 0, 20)
-    given = {"endpoints": cluster.nameserver_address, "topics": "T"}
-    given |= {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1h"}
+    options = {"endpoints": cluster.nameserver_address, "topics": "T"}
+    options |= {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1h"}
     schema = arrow_schema("records", ["body"])
-    reader = StreamReader(schema, Options.parse(given), ["body"])
+    reader = StreamReader(schema, Options.parse(options), ["body"])
 
     def latest(at: dict[str, Any], count: int) -> dict[str, Any]:
         """The end of the next batch, once so many messages are there."""
@@ -293,17 +295,17 @@ def test_thousands_of_queues_cost_few_questions_and_tasks(
 ) -> None:
     cluster = start()
     make(cluster, "T", QUEUES)
-    asked: list[int] = []
+    codes: list[int] = []
     ask = WireLog.bounds_of
 
     async def counting(self: WireLog, queues: list[MessageQueue]) -> object:
         connections = self._session.ask
 
-        async def one(address: object, command: object, *, timeout_s: float) -> object:
-            asked.append(command.code)  # type: ignore[attr-defined]
+        async def counted(address: object, command: object, *, timeout_s: float) -> object:
+            codes.append(command.code)  # type: ignore[attr-defined]
             return await connections(address, command, timeout_s=timeout_s)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(self._session, "ask", one)
+        monkeypatch.setattr(self._session, "ask", counted)
         return await ask(self, queues)
 
     monkeypatch.setattr(WireLog, "bounds_of", counting)
@@ -312,8 +314,8 @@ def test_thousands_of_queues_cost_few_questions_and_tasks(
         assert len(log.ends()) == QUEUES
     finally:
         log.close()
-    assert asked.count(RequestCode.GET_TOPIC_STATS_INFO) == 1
-    assert len(asked) == 3
+    assert codes.count(RequestCode.GET_TOPIC_STATS_INFO) == 1
+    assert len(codes) == 3
     monkeypatch.undo()
     send(sink(cluster, requestBytes="0"), 0, 2 * QUEUES)
     plan = WirePlan.of(reading(cluster))
@@ -327,9 +329,9 @@ def test_tasks_of_a_process_share_a_client(start: Start) -> None:
     sent(cluster, "T", 0, 50)
     options = reading(cluster)
     assert len(table(WirePlan.of(options), ["physical_offset"])) == 50
-    kept = shared_log(options)
-    opened = kept._open
+    log = shared_log(options)
+    opened = log._open
     assert opened is not None
     assert len(table(WirePlan.of(options), ["physical_offset"])) == 50
-    assert shared_log(options) is kept
-    assert kept._open is opened
+    assert shared_log(options) is log
+    assert log._open is opened

@@ -62,20 +62,20 @@ class Machine:
         assert self.process.wait(DEADLINE_S) == -signal.SIGKILL
         self.volume.remount()
 
-    async def use(self, what: Callable[[Connection], Awaitable[None]]) -> None:
+    async def use(self, action: Callable[[Connection], Awaitable[None]]) -> None:
         """Dial until the node listens, then use the connection."""
         world = real_world("test")
         with trio.fail_after(DEADLINE_S):
             while True:
                 try:
                     async with open_connection(world, ("127.0.0.1", self.port)) as connection:
-                        await what(connection)
+                        await action(connection)
                         return
                 except* NotConnected:
                     await trio.sleep(0.01)
 
     def log_end(self, *, synced: bool) -> int:
-        """Where the log's first segment ends, written or synced, by the trace."""
+        """Return the end of the log's first segment, written or synced, by the trace."""
         (path,) = (one for one in written_ends(self.faults) if "/commitlog/" in one)
         ends = written_ends(self.faults)[path]
         return ends.synced if synced else ends.written
@@ -102,15 +102,15 @@ async def send_ten(connection: Connection) -> None:
 
 
 async def bodies(machine: Machine) -> list[bytes]:
-    found: list[bytes] = []
+    bodies_read: list[bytes] = []
 
     async def pull(connection: Connection) -> None:
         held = pull_fields(flags=4 | 2, hold_ms=20_000)
         pulled = await connection.request(request(11, held), timeout_s=DEADLINE_S)
-        found.extend(message.body for message in decode_messages(pulled.body))
+        bodies_read.extend(message.body for message in decode_messages(pulled.body))
 
     await machine.use(pull)
-    return found
+    return bodies_read
 
 
 TEN = [b"%d" % number for number in range(10)]

@@ -32,7 +32,7 @@ async def send(cluster: LocalCluster, first: int, end: int) -> None:
 
 
 async def wait_equal(cluster: LocalCluster) -> int:
-    """Until every node serves and has the same log end, which is returned."""
+    """Wait until every node serves and has the same log end, which is returned."""
     return await wait_equal_of(cluster, *cluster.nodes)
 
 
@@ -41,8 +41,8 @@ async def wait_equal_of(cluster: LocalCluster, *names: str) -> int:
     while True:
         rows = [row for row in await cluster.status() if row.member.name in names]
         ends = {row.offset("commitLogMaxOffset") for row in rows}
-        (first, *others) = ends
-        if first is not None and not others and all(row.is_serving for row in rows):
+        (first, *other_ends) = ends
+        if first is not None and not other_ends and all(row.is_serving for row in rows):
             return first
         await trio.sleep(LOOK_S)
 
@@ -108,8 +108,8 @@ async def test_a_paused_master_is_fenced_and_everyone_goes_on(tmp_path: Path) ->
             await send(cluster, 0, 20)
             await wait_equal(cluster)
             cluster.pause("master")
-            again = await cluster.promote("slave-1")
-            assert again == ["slave-1", "master", "slave-2"]
+            order = await cluster.promote("slave-1")
+            assert order == ["slave-1", "master", "slave-2"]
             await send(cluster, 20, 30)
             end = await wait_equal(cluster)
             assert log_of(cluster, "master", end) == log_of(cluster, "slave-1", end)
@@ -135,11 +135,11 @@ async def test_a_slave_that_lacks_messages_is_refused(tmp_path: Path) -> None:
             await send(cluster, 0, 5)
             cluster.pause("master")
             pids = {name: cluster.pid(name) for name in cluster.names}
-            for said in (
+            for pattern in (
                 "slave-1 does not answer: start it",
                 r"slave-2 \(running\) has .*, slave-1 only 0: .*; or use --force",
             ):
-                with pytest.raises(ClusterError, match=said):
+                with pytest.raises(ClusterError, match=pattern):
                     await cluster.promote("slave-1")
                 assert {name: cluster.pid(name) for name in pids} == pids
                 if pids["slave-1"] is None:
@@ -211,8 +211,8 @@ async def test_what_stopped_members_and_the_master_have_counts(tmp_path: Path) -
             assert cluster.pid("master") is not None
             await kill(cluster, "master")
             await cluster.start("slave-2")
-            said = rf"slave-1 \(stopped\) has \d+ bytes of log, slave-2 only {before}: "
-            with pytest.raises(ClusterError, match=said):
+            pattern = rf"slave-1 \(stopped\) has \d+ bytes of log, slave-2 only {before}: "
+            with pytest.raises(ClusterError, match=pattern):
                 await cluster.promote("slave-2")
             shutil.rmtree(cluster.member_directory("slave-1") / "store")
             with pytest.raises(ClusterError, match="nothing can be known of the log of slave-1"):
@@ -224,18 +224,18 @@ async def test_what_stopped_members_and_the_master_have_counts(tmp_path: Path) -
                 await cluster.promote("slave-2")
 
 
-async def lose_end(cluster: LocalCluster, kept: Path, first: int, end: int) -> int:
-    """The master takes messages, of which a slave has a copy, and loses them: it is stopped, with
-    its store as it was. The end of the log until then."""
+async def lose_end(cluster: LocalCluster, copy: Path, first: int, end: int) -> int:
+    """Let the master lose messages that a slave has: stop it, with its store as before. Return the
+    former end of the log."""
     store = cluster.member_directory("master") / "store"
     await cluster.stop("master")
-    shutil.copytree(store, kept)
+    shutil.copytree(store, copy)
     await cluster.start("master")
     await send(cluster, first, end)
     before = await wait_equal_of(cluster, "master", "slave-1")
     await cluster.stop("master")
     shutil.rmtree(store)
-    shutil.move(kept, store)
+    shutil.move(copy, store)
     return before
 
 
@@ -251,8 +251,8 @@ async def test_a_slave_of_another_history_is_not_promoted_without_a_word(tmp_pat
             before = await lose_end(cluster, tmp_path / "old", 5, 15)
             await cluster.start("master")
             await send(cluster, 20, 23)
-            said = r"master \(running\) has other messages than slave-1 .*; or use --force"
-            with pytest.raises(ClusterError, match=said):
+            pattern = r"master \(running\) has other messages than slave-1 .*; or use --force"
+            with pytest.raises(ClusterError, match=pattern):
                 await cluster.promote("slave-1")
             await cluster.stop("master")
             with pytest.raises(ClusterError, match=r"master \(stopped\) has other messages"):
@@ -289,12 +289,12 @@ async def test_what_a_stopped_slave_has_of_another_history_counts(tmp_path: Path
 async def test_an_old_end_counts_unless_the_master_of_the_target_left_it_behind(
     tmp_path: Path,
 ) -> None:
-    """Of three stopped nodes, by their files; letters are messages."""
-    for case, (master, target, other) in enumerate(
+    """Three stopped nodes are compared by their files; letters are messages."""
+    for case, (master, target, slave) in enumerate(
         (("aBC", "aB", "aX"), ("aBC", "aA", "aBX"), ("aBC", "aA", "aBC"))
     ):
         cluster = LocalCluster.create(tmp_path / f"{case}", slaves=2)
-        for name, log in (("master", master), ("slave-1", target), ("slave-2", other)):
+        for name, log in (("master", master), ("slave-1", target), ("slave-2", slave)):
             stored = [Stored(body=one.encode() * 99, store_ms=STORE_MS + ord(one)) for one in log]
             Log(cluster.member_directory(name) / "store", segment=1 << 20).append(stored)
         ends = await Promotion(cluster, "slave-1").ends()
@@ -304,15 +304,15 @@ async def test_an_old_end_counts_unless_the_master_of_the_target_left_it_behind(
 
 @pytest.mark.slow
 async def test_a_master_that_acknowledges_alone_until_it_is_stopped(tmp_path: Path) -> None:
-    """What it took between the first look and its stop is seen by the second one."""
+    """Messages it took between the first look and its stop are seen by the second look."""
     cluster = LateMessages.create(tmp_path / "c", slaves=1, sync=False)
     with trio.fail_after(DEADLINE_S):
         async with cluster:
             await cluster.start()
             await send(cluster, 0, 5)
             await wait_equal(cluster)
-            said = "slave-1 does not answer.*master took messages until it was stopped"
-            with pytest.raises(ClusterError, match=said):
+            pattern = "slave-1 does not answer.*master took messages until it was stopped"
+            with pytest.raises(ClusterError, match=pattern):
                 await cluster.promote("slave-1")
             assert cluster.plan.master().name == "master"
             cluster.resume("slave-1")
@@ -325,7 +325,7 @@ class LateMessages(LocalCluster):
     async def stop(self, name: str, *, timeout_s: float = 10.0) -> bool:
         if name != "master" or "taken" in vars(self):
             return await super().stop(name, timeout_s=timeout_s)
-        self.taken = True
+        self.has_taken = True
         self.pause("slave-1")
         await send(self, 5, 15)
         return await super().stop(name, timeout_s=timeout_s)
@@ -349,8 +349,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     try:
         assert main(["cluster", "up", "--port", "0", "--slaves", "1", *words]) == 0
         assert main(["cluster", "promote", "slave-1", *words]) == 0
-        shown = capsys.readouterr().out
-        assert "slave-1 is now the master, master is its slave" in shown
+        output = capsys.readouterr().out
+        assert "slave-1 is now the master, master is its slave" in output
         assert main(["cluster", "status", "--json", *words]) == 0
         rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
         assert (rows["slave-1"]["role"], rows["slave-1"]["brokerId"]) == ("master", 0)

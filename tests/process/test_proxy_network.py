@@ -39,10 +39,10 @@ async def proxied() -> AsyncIterator[ProxyNetwork]:
             yield network
 
 
-async def one_way(one: Stream, other: Stream) -> float:
+async def one_way(sender: Stream, receiver: Stream) -> float:
     began = trio.current_time()
-    await one.send_all(b"x")
-    assert await receive(other, 1) == b"x"
+    await sender.send_all(b"x")
+    assert await receive(receiver, 1) == b"x"
     return trio.current_time() - began
 
 
@@ -182,19 +182,19 @@ async def test_a_rate_holds_for_all_connections_of_a_link() -> None:
 
 
 async def seconds_at(network: ProxyNetwork, rate: int, size: int) -> float:
-    """How long a link of this rate took for so many bytes, of two connections; never less than
-    it has to."""
+    """Return the seconds that a link of this rate took for `size` bytes, of two connections; check
+    that it is not too short."""
     async with connected(network) as (client, server):
-        other = await dial(network, "b2", "b1")
+        second_client = await dial(network, "b2", "b1")
         await network.set_link("b2", "b1", LinkState(rate=rate))
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, bytes(size))
-            nursery.start_soon(other.send_all, bytes(size))
+            nursery.start_soon(second_client.send_all, bytes(size))
             await receive(server, size)
         await network.set_link("b2", "b1", LinkState())
         took = trio.current_time() - began
-        await other.aclose()
+        await second_client.aclose()
     assert size / rate <= took
     return took
 
@@ -250,9 +250,9 @@ async def test_who_says_nothing_stays_half_open_after_a_power_cut() -> None:
 
 
 async def test_two_networks_do_not_meet() -> None:
-    async with proxied() as one, proxied() as other:
-        assert one.address("b1") != other.address("b1")
-        async with connected(one) as (client, server), connected(other) as (client_2, server_2):
+    async with proxied() as first, proxied() as second:
+        assert first.address("b1") != second.address("b1")
+        async with connected(first) as (client, server), connected(second) as (client_2, server_2):
             await round_trip(client, server)
             await round_trip(client_2, server_2)
 

@@ -46,7 +46,7 @@ HANG_S = 120
 
 @pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CasStore]:
-    """One that this process has claimed."""
+    """A store that this process has claimed."""
     if request.param == "sqlite":
         one: CasStore = await open_sqlite(real_world("one"), str(tmp_path / "register.db"))
         yield one
@@ -78,35 +78,35 @@ async def test_a_swap_is_made_once_and_of_the_newest_version_only(store: CasStor
 async def test_only_the_newest_thousand_versions_are_kept(store: CasStore) -> None:
     for version in range(CHANGES_MAX + 3):
         assert await store.swap("g", str(version).encode(), after=version)
-    found = await store.changes("g")
-    assert [one.version for one in found] == list(range(3, CHANGES_MAX + 4))
-    assert found[-1] == await store.read("g")
+    versions = await store.changes("g")
+    assert [one.version for one in versions] == list(range(3, CHANGES_MAX + 4))
+    assert versions[-1] == await store.read("g")
 
 
 async def test_of_many_at_once_one_gets_each_version(store: CasStore) -> None:
-    made: list[int] = []
+    written: list[int] = []
 
     async def increment() -> None:
         for _ in range(8):
             while True:
-                found = await store.read("n")
-                version, value = (found.version, int(found.value)) if found else (0, 0)
+                current = await store.read("n")
+                version, value = (current.version, int(current.value)) if current else (0, 0)
                 if await store.swap("n", str(value + 1).encode(), after=version):
-                    made.append(value + 1)
+                    written.append(value + 1)
                     break
 
     async with trio.open_nursery() as nursery:
         for _ in range(6):
             nursery.start_soon(increment)
-    assert sorted(made) == list(range(1, 49))
+    assert sorted(written) == list(range(1, 49))
 
 
 async def test_who_is_cancelled_leaves_a_whole_store(store: CasStore) -> None:
     for number in range(10):
         with trio.move_on_after(number / 5000):
             await store.swap("g", b"x", after=number)
-        found = await store.read("g")
-        if found is None or found.version == number:
+        current = await store.read("g")
+        if current is None or current.version == number:
             with trio.fail_after(HANG_S):
                 await store.swap("g", b"x", after=number)  # False: it was made late
     assert [one.version for one in await store.changes("g")] == list(range(1, 11))
@@ -127,7 +127,7 @@ async def test_what_a_register_answers_is_on_record_with_lost_late_and_repeated_
     async def controller(number: int) -> None:
         nonlocal refused
         steps = count()
-        while (step := next(steps)) < 25 or lossy.met <= 5:  # how often depends on who is first
+        while (step := next(steps)) < 25 or lossy.met <= 5:  # how often depends on the order
             op = f"{number}-{step}"
             try:
                 answers.append((op, await _any_change(register, random, op)))
@@ -183,8 +183,8 @@ async def test_a_change_whose_answer_is_lost_is_not_made_again_on_top_of_another
         await register.register(
             number, Replica(f"u{number}", 1), new, lossless=True, op=f"{number}"
         )
-    made = await Register(_Overtaken(store)).elect("g", {0: Candidate(1)}, op="elect")
-    assert (made.leader, made.epoch, made.op) == (0, 1, "elect")
+    entry = await Register(_Overtaken(store)).elect("g", {0: Candidate(1)}, op="elect")
+    assert (entry.leader, entry.epoch, entry.op) == (0, 1, "elect")
     history = await register.history("g")
     assert [one.op for one in history] == ["0", "1", "elect", "other"]
 
@@ -254,24 +254,24 @@ async def test_an_entry_that_was_tampered_with_is_refused_with_what_to_do(
     new = new_group("g", replicas=2)
     entry = await register.register(0, Replica("u0", 1), new, lossless=True, op="a")
     await store.swap("g", dumped(entry), after=1)
-    told = r"version 1 of 'g'.* Bring back a copy"
+    pattern = r"version 1 of 'g'.* Bring back a copy"
     for ask in (register.history("g"), register.fence("g", 0, 1, op="c")):
-        with pytest.raises(EntryDamaged, match=told):
+        with pytest.raises(EntryDamaged, match=pattern):
             await ask
     await store.swap("g", dumped(replace(entry, version=3, epoch=1 << 31)), after=2)
     with pytest.raises(EntryDamaged, match=r"version 3 of .* 2147483648 is not a number"):
         await register.fence("g", 0, 1, op="c")
-    other = await register.register(
+    second_entry = await register.register(
         0, Replica("u0", 1), new_group("h", replicas=2), lossless=True, op="a"
     )
     entries, damaged = await register.groups()
-    assert entries == {"h": other}
+    assert entries == {"h": second_entry}
     assert re.search("2147483648 .* Bring back a copy", str(damaged["g"]))
     with pytest.raises(ChangeRefused, match="needs an id"):
         await register.fence("h", 0, 1, op="")
     with pytest.raises(ChangeRefused, match="nobody could read"):
-        await register.register(1, Replica("u1", -1), other, lossless=True, op="b")
-    assert (await register.groups())[0] == {"h": other}
+        await register.register(1, Replica("u1", -1), second_entry, lossless=True, op="b")
+    assert (await register.groups())[0] == {"h": second_entry}
 
 
 async def test_a_register_whose_file_is_gone_says_so(tmp_path: Path) -> None:
@@ -328,8 +328,8 @@ async def test_one_that_is_killed_between_commit_and_answer_has_done_it_once(
     assert died.returncode == -signal.SIGKILL
     store = await open_sqlite(real_world("two"), path)
     new = new_group("g", replicas=1)
-    again = await Register(store).register(0, Replica("u", 1), new, lossless=True, op="op")
-    assert again.version == 1
+    entry = await Register(store).register(0, Replica("u", 1), new, lossless=True, op="op")
+    assert entry.version == 1
     await store.aclose()
 
 
@@ -367,8 +367,8 @@ async def test_a_full_disk_is_waited_for_and_what_was_answered_stays(tmp_path: P
                     values.append(value)
             assert (len(values) < 100) is is_full
             for _ in range(2):
-                found = await store.read("g")
-                assert found == Versioned(len(values), values[-1])
+                stored = await store.read("g")
+                assert stored == Versioned(len(values), values[-1])
             if is_full:
                 with pytest.raises(CasUnknown, match="full: make room"):
                     await store.swap("g", b"x", after=len(values))
@@ -376,8 +376,8 @@ async def test_a_full_disk_is_waited_for_and_what_was_answered_stays(tmp_path: P
                 await trio.run_process(["mount", "-o", "remount,size=10m", str(disk)])
         await store.aclose()
         store = await open_sqlite(real_world("one"), path)
-        found = await store.read("g")
-        assert found == Versioned(100, values[-1])
+        stored = await store.read("g")
+        assert stored == Versioned(100, values[-1])
         await store.aclose()
     finally:
         await trio.run_process(["umount", str(disk)])
@@ -400,9 +400,9 @@ async def test_a_file_that_is_damaged_or_another_program_s_is_refused(tmp_path: 
         with pytest.raises(CasBroken, match="damaged"):
             await open_sqlite(real_world("one"), str(path))
     path.unlink()
-    with sqlite3.connect(path) as other:
-        other.execute("CREATE TABLE t(x)")
-    other.close()
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE t(x)")
+    database.close()
     with pytest.raises(CasBroken, match="of another program"):
         await open_sqlite(real_world("one"), str(path))
     path.write_bytes(whole)
@@ -422,31 +422,31 @@ async def test_of_two_controllers_at_one_etcd_only_the_active_one_changes_anythi
     """The one that stops to renew is fenced by the store, though it believes to be active."""
     with etcd(tmp_path) as server, trio.fail_after(HANG_S):
         async with (
-            EtcdCas(real_world("one"), [server.address], "c") as one,
+            EtcdCas(real_world("one"), [server.address], "c") as first,
             EtcdCas(real_world("two"), [("127.0.0.1", 1), server.address], "c") as two,
         ):
             with pytest.raises(CasSuperseded, match="no claim"):
-                await one.swap("g", b"x", after=0)
-            await one.claim()
-            assert await one.swap("g", b"x", after=0)
+                await first.swap("g", b"x", after=0)
+            await first.claim()
+            assert await first.swap("g", b"x", after=0)
             with trio.move_on_after(1):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(one.keep)
+                    nursery.start_soon(first.keep)
                     await two.claim()
             assert await two.read("g") == Versioned(1, b"x"), "all may read"
             with pytest.raises(CasSuperseded, match="no claim"):
                 await two.swap("g", b"y", after=1)
-            await two.claim()  # nobody renews the first one's
+            await two.claim()  # the first one's claim is not renewed
             with pytest.raises(CasSuperseded, match="another controller is active"):
-                await one.swap("g", b"y", after=1)
+                await first.swap("g", b"y", after=1)
             assert await two.swap("g", b"z", after=1)
             with pytest.raises(CasSuperseded):
-                await one.keep()
+                await first.keep()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(one.claim)
+                nursery.start_soon(first.claim)
                 await two.aclose()  # gives it up at once
-            assert await one.swap("g", b"w", after=2)
-            assert [found.version for found in await one.changes("g")] == [1, 2, 3]
+            assert await first.swap("g", b"w", after=2)
+            assert [found.version for found in await first.changes("g")] == [1, 2, 3]
 
 
 @pytest.mark.slow
@@ -454,28 +454,28 @@ async def test_an_etcd_that_is_gone_ends_the_claim_and_one_that_comes_back_gives
     tmp_path: Path,
 ) -> None:
     with etcd(tmp_path) as server, trio.fail_after(HANG_S):
-        async with EtcdCas(real_world("one"), [server.address], "c") as one:
-            await one.claim()
-            assert await one.swap("g", b"x", after=0)
+        async with EtcdCas(real_world("one"), [server.address], "c") as store:
+            await store.claim()
+            assert await store.swap("g", b"x", after=0)
             assert server.process is not None
             server.process.send_signal(signal.SIGSTOP)
             with pytest.raises(CasUnknown):
-                await one.swap("g", b"y", after=1)
+                await store.swap("g", b"y", after=1)
             with pytest.raises(CasSuperseded, match="not renewed in time"):
-                await one.keep()
+                await store.keep()
             server.process.send_signal(signal.SIGCONT)
             server.kill()
             with pytest.raises(CasUnknown, match="no member of etcd can be reached"):
-                await one.read("g")
+                await store.read("g")
             server.start()
-            await one.claim()
-            found = await one.read("g")
-            assert found is not None
-            assert await one.swap("g", b"z", after=found.version)
+            await store.claim()
+            current = await store.read("g")
+            assert current is not None
+            assert await store.swap("g", b"z", after=current.version)
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "told"),
+    ("answer", "error", "pattern"),
     [
         (b"SSH-2.0-x\r\n\r\n", CasBroken, "does not speak HTTP"),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}", CasBroken, "is this etcd 3.4"),
@@ -490,7 +490,7 @@ async def test_an_etcd_that_is_gone_ends_the_claim_and_one_that_comes_back_gives
     ],
 )
 async def test_what_answers_otherwise_than_etcd_is_told(
-    answer: bytes, error: type[Exception], told: str
+    answer: bytes, error: type[Exception], pattern: str
 ) -> None:
     async def answer_so(stream: trio.SocketStream) -> None:
         async with stream:
@@ -501,7 +501,7 @@ async def test_what_answers_otherwise_than_etcd_is_told(
     address = listeners[0].socket.getsockname()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, answer_so, listeners)
-        async with EtcdCas(real_world("one"), [address], "c") as one:
-            with pytest.raises(error, match=told):
-                await one.read("g")
+        async with EtcdCas(real_world("one"), [address], "c") as store:
+            with pytest.raises(error, match=pattern):
+                await store.read("g")
         nursery.cancel_scope.cancel()

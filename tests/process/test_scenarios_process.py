@@ -47,7 +47,7 @@ LONE = replace(
 
 
 class LateBackend(ProcessBackend):
-    """Its node dies of its crash point just when that is withdrawn."""
+    """A backend whose node dies of its crash point just when that is withdrawn."""
 
     async def crash(self, name: str, point: CrashPoint) -> None:
         await super().crash(name, point)

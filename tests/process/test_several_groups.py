@@ -22,13 +22,13 @@ def test_two_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--dir", str(tmp_path / "c")]
     try:
         assert main(["cluster", "up", "--port", "0", "--groups", "2", *words]) == 0
-        shown = capsys.readouterr().out.splitlines()
-        nameserver = shown[-1].removeprefix("clients: -n ")
+        output = capsys.readouterr().out.splitlines()
+        nameserver = output[-1].removeprefix("clients: -n ")
         cluster = LocalCluster.load(tmp_path / "c")
         for broker in cluster.plan.brokers:
             trio.run(wait_led, cluster, broker)
-        made = ["topic", "create", "T", "--queues", "2", "-n", nameserver]
-        assert main(made) == 0
+        create = ["topic", "create", "T", "--queues", "2", "-n", nameserver]
+        assert main(create) == 0
         assert "broker-a, broker-b" in capsys.readouterr().out
         trio.run(over_a_kill, cluster)
         capsys.readouterr()
@@ -56,9 +56,9 @@ def without_a_directory(nameserver: str, capsys: pytest.CaptureFixture[str]) -> 
     """`rocketbed failover` needs the nameserver only."""
     server = ["-n", nameserver]
     assert main(["failover", "status", "--json", *server]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["groupErrors"] == {}
-    group = found["groups"]["broker-a"]
+    status = json.loads(capsys.readouterr().out)
+    assert status["groupErrors"] == {}
+    group = status["groups"]["broker-a"]
     (leader,) = (row for row in group["replicas"] if row["state"] == "leads")
     assert (leader["replica"], leader["lag"]) == (group["leader"], 0)
     assert leader["confirmedOffset"] is not None
@@ -68,15 +68,15 @@ def without_a_directory(nameserver: str, capsys: pytest.CaptureFixture[str]) -> 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"broker-a: epoch {group['epoch'] + 1}: replica ")
     assert sum("leads" in line.split() for line in lines if line[0].isdigit()) == 2
-    known = "knows of no group broker-c: broker-a, broker-b"
+    expected_text = "knows of no group broker-c: broker-a, broker-b"
     assert main(["failover", "handover", "broker-c", *server]) == 1
-    assert known in capsys.readouterr().err
+    assert expected_text in capsys.readouterr().err
     assert main(["failover", "force-leader", "broker-a", "1", "--accept-loss", *server]) == 1
     assert "have lost nothing, and are there" in capsys.readouterr().err
 
 
 async def wait_led(cluster: LocalCluster, broker: str) -> None:
-    """Until the nameserver has a leader of the group."""
+    """Wait until the nameserver has a leader of the group."""
     with trio.fail_after(DEADLINE_S):
         async with cluster.admin() as admin:
             while True:
@@ -102,11 +102,11 @@ async def over_a_kill(cluster: LocalCluster) -> None:
 
 
 async def brokers_of_sends(producer: Producer, count: int) -> set[str]:
-    """Where they went; each of them is acknowledged as safe."""
-    found = set()
+    """Return the brokers that got the sends; each is acknowledged as safe."""
+    brokers = set()
     for _ in range(count):
         outcome = await producer.send(Message("T", b"body"))
         assert isinstance(outcome, Sent), outcome
         assert outcome.is_safe
-        found.add(outcome.queue.broker_name)
-    return found
+        brokers.add(outcome.queue.broker_name)
+    return brokers

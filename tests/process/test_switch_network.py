@@ -138,7 +138,7 @@ async def _dial_and_send(network: SwitchNetwork) -> None:
 
 async def test_a_reset_is_one_at_both_ends() -> None:
     async with switched() as network, connected(network) as (client, server):
-        other = await dial(network, "producer-1", "b1")
+        second_client = await dial(network, "producer-1", "b1")
         await transfer(client, server)
         await network.reset("b1", "ns1")
         await round_trip(client, server)
@@ -147,8 +147,8 @@ async def test_a_reset_is_one_at_both_ends() -> None:
             with pytest.raises(trio.BrokenResourceError) as caught:
                 await end.receive_some(1)
             assert isinstance(caught.value.__cause__, ConnectionResetError)
-        await other.send_all(b"not meant")
-        await other.aclose()
+        await second_client.send_all(b"not meant")
+        await second_client.aclose()
 
 
 async def test_a_reset_hits_a_connection_in_full_flow() -> None:
@@ -258,8 +258,8 @@ async def test_an_order_that_makes_no_sense_is_refused() -> None:
 async def test_a_program_runs_on_its_machine_and_dies_with_us() -> None:
     async with switched() as network:
         command = network.command("b1", ["readlink", "/proc/self/ns/net"])
-        there = await trio.run_process(command, capture_stdout=True)
-        assert there.stdout.decode().strip() != os.readlink("/proc/self/ns/net")
+        completed = await trio.run_process(command, capture_stdout=True)
+        assert completed.stdout.decode().strip() != os.readlink("/proc/self/ns/net")
         settings = network.settings("ns1")
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         command = network.command("ns1", tied_command("nameserver", *options))

@@ -93,12 +93,12 @@ def test_remount_names_what_to_do_when_somebody_holds_on(volume: Volume) -> None
 
 
 def test_full_and_free_again(volume: Volume) -> None:
-    taken = volume.fill()
-    assert taken > 16 << 20
+    filled = volume.fill()
+    assert filled > 16 << 20
     with pytest.raises(OSError, match="No space left") as caught:
         write(volume.path / "more", b"x" * (1 << 20), sync=True)
     assert caught.value.errno == errno.ENOSPC
-    assert volume.fill() == taken
+    assert volume.fill() == filled
     volume.free()
     write(volume.path / "more", b"x" * (1 << 20), sync=True)
 
@@ -123,7 +123,7 @@ def test_destroy_leaves_no_mount_no_device_no_image(run: Ledger) -> None:
 
 
 def test_a_disk_that_was_mounted_read_only_says_so(volume: Volume) -> None:
-    """As the kernel mounts it anew after errors."""
+    """The kernel remounts it so after errors."""
     disk = real_world("look").disk
     assert not disk.usage(str(volume.path)).read_only
     subprocess.run(["mount", "-o", "remount,ro", volume.path], check=True)

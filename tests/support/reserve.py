@@ -23,4 +23,4 @@ def assert_found(
     )
     family = scenario or load_scenario("soak-swarm")
     result = hunt(planted, family, first_seed=first_seed, budget_s=budget_s)
-    assert result.found, result.noisy
+    assert result.found_ids, result.noisy

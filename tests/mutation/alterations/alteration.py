@@ -1,4 +1,4 @@
-"""One way to alter a recorded run."""
+"""A way to alter a recorded run."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

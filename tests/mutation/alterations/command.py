@@ -29,9 +29,9 @@ def tamper(run: Path, only: tuple[str, ...], as_json: bool) -> int:
     """
     before = judge_run(run)
     if before.verdict is not RunVerdict.PASS:
-        found = before.error or ", ".join(before.finding_ids) or "some checks did not run"
+        findings = before.error or ", ".join(before.finding_ids) or "some checks did not run"
         raise click.UsageError(
-            f"{run} is {before.verdict} ({found}): only a run that passes says something"
+            f"{run} is {before.verdict} ({findings}): only a run that passes says something"
         )
     answers: list[Tampered] = []
     with TemporaryDirectory(prefix="rocketbed-") as scratch:
@@ -49,6 +49,6 @@ def tamper(run: Path, only: tuple[str, ...], as_json: bool) -> int:
 
 
 def _line(answer: Tampered) -> str:
-    said = "PASSED" if answer.passed else answer.verdict
+    verdict = "PASSED" if answer.passed else answer.verdict
     ids = ", ".join(answer.ids[:6]) + (", ..." if len(answer.ids) > 6 else "")
-    return f"{said:14} {answer.name:24} {answer.alteration}{f': {ids}' if ids else ''}"
+    return f"{verdict:14} {answer.name:24} {answer.alteration}{f': {ids}' if ids else ''}"

@@ -1,4 +1,4 @@
-"""What could be wrong with what listeners were called for."""
+"""Errors in the calls of listeners."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -48,10 +48,10 @@ def _exchanged(rows: list[Row], record: RunRecord) -> Iterable[Row]:
             queues[row.operation, row.node, row.topic, row.queue, row.process].append(number)
     for numbers in queues.values():
         if len(numbers) > 1:
-            one, other = (rows[number] for number in numbers[:2])
+            first, second = (rows[number] for number in numbers[:2])
             times = ("invoked_ns", "returned_ns")
-            rows[numbers[0]] = other._replace(**{name: getattr(one, name) for name in times})
-            rows[numbers[1]] = one._replace(**{name: getattr(other, name) for name in times})
+            rows[numbers[0]] = second._replace(**{name: getattr(first, name) for name in times})
+            rows[numbers[1]] = first._replace(**{name: getattr(second, name) for name in times})
     return rows
 
 
@@ -94,15 +94,15 @@ def _unanswered_in_fault_phase(rows: list[Row], record: RunRecord) -> Iterable[R
 
 def _unheard(rows: list[Row], _record: RunRecord) -> Iterable[Row]:
     """No call for the first half of the delayed messages."""
-    told = [row for row in rows if row.function == Function.TELL and row.outcome == Outcome.OK]
-    delayed = [row.value for row in told if row.operation]
-    gone = set(delayed[: -(-len(delayed) // 2)])
-    heard = (Function.HEAR, Function.DEAD)
-    return (row for row in rows if row.function not in heard or row.value not in gone)
+    accepted = [row for row in rows if row.function == Function.TELL and row.outcome == Outcome.OK]
+    delayed = [row.value for row in accepted if row.operation]
+    removed = set(delayed[: -(-len(delayed) // 2)])
+    calls = (Function.HEAR, Function.DEAD)
+    return (row for row in rows if row.function not in calls or row.value not in removed)
 
 
 def _unrepeated(rows: list[Row], record: RunRecord) -> Iterable[Row]:
-    """What was refused first did not come again; of the group in order it stays where it is."""
+    """Drop the repeats of refused messages; in the ordered group the first call stays."""
     loose = [one for one in record.listeners.values() if one not in record.ordered_listeners]
     for row in rows:
         is_again = row.function == Function.HEAR and row.attempt > 0
@@ -139,7 +139,7 @@ TOLD: Final = tuple(
             "in the fault phase every third send to listeners timed out",
             _unanswered_in_fault_phase,
         ),
-        ("delayed-unheard", "half of the delayed messages came to nobody", _unheard),
+        ("delayed-unheard", "half of the delayed messages were never delivered", _unheard),
         ("refused-unrepeated", "what was refused never came again", _unrepeated),
     )
 )

@@ -1,4 +1,4 @@
-"""What could be wrong with what a run kept: directories, and the files of the record."""
+"""Errors in the files that a run kept: directories, and files of the record."""
 
 import json
 import shutil
@@ -33,25 +33,25 @@ def _table(
     places: Callable[[Path, RunRecord], list[Path]] = _stores,
 ) -> bool:
     """Change a table of every node, and its backup; None deletes it."""
-    found = False
+    is_changed = False
     for store in places(path, record):
         for place in (store / "config" / name, store / "config" / f"{name}.bak"):
             if not place.exists():
                 continue
             table = change(json.loads(place.read_text(encoding="utf-8")))
-            found = True
+            is_changed = True
             place.unlink()
             if table is not None:
                 place.write_text(json.dumps(table), encoding="utf-8")
-    return found
+    return is_changed
 
 
 def _unkept(path: Path, record: RunRecord) -> bool:
-    """Of the last node of several nothing was kept, and nobody says that it had anything."""
+    """Drop everything kept of the last of several nodes, and the record that it had anything."""
     name, place = max(record.stores.items())
     shutil.rmtree(path / place)
-    kept = {node: one for node, one in record.stores.items() if node != name}
-    replace(record, stores=kept).save(path)
+    stores = {node: one for node, one in record.stores.items() if node != name}
+    replace(record, stores=stores).save(path)
     return True
 
 
@@ -113,15 +113,15 @@ def _gone_then(name: str, path: Path, record: RunRecord) -> bool:
 
 def _patch(folder: str, change: Callable[[bytearray], None], path: Path, record: RunRecord) -> bool:
     """Change the first file of a folder of each last master."""
-    found = False
+    is_changed = False
     for store in _masters(path, record):
         for place in _files(store, folder)[:1]:
             data = bytearray(place.read_bytes())
             before = bytes(data)
             change(data)
             place.write_bytes(data)
-            found = found or bytes(data) != before
-    return found
+            is_changed = is_changed or bytes(data) != before
+    return is_changed
 
 
 def _flip(at: int, data: bytearray) -> None:
@@ -197,7 +197,7 @@ KEPT: Final = (
     ),
     Alteration(
         "topics-unreadable",
-        "nobody may read any topic",
+        "no topic may be read",
         partial(_table, "topics.json", _no_readers),
     ),
     Alteration(

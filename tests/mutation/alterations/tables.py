@@ -1,4 +1,4 @@
-"""What could be wrong in a recorded run, and of these its history: rows taken away or changed."""
+"""Errors in the history of a recorded run: rows removed or changed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -56,12 +56,12 @@ def _is(*functions: Function, outcome: Outcome | None = None) -> Callable[[Row],
 
 def _every_second(function: Function) -> Change:
     """Every second answer to this question did not come."""
-    seen = 0
+    count = 0
 
     def changed(row: Row) -> Row:
-        nonlocal seen
-        seen += row.function == function
-        is_meant = row.function == function and seen % 2
+        nonlocal count
+        count += row.function == function
+        is_meant = row.function == function and count % 2
         return row._replace(outcome=Outcome.INFO) if is_meant else row
 
     return changed
@@ -69,14 +69,14 @@ def _every_second(function: Function) -> Change:
 
 def _low_between() -> Change:
     """A queue's end is one too low wherever it has risen since a node told it: it never falls."""
-    told: dict[tuple[int, ...], int] = {}
+    ends_told: dict[tuple[int, ...], int] = {}
 
     def changed(row: Row) -> Row:
         if row.function != Function.BOUNDS or row.process == FINAL_READER:
             return row
         place = row.node, row.topic, row.queue
-        low = row._replace(value=max(row.value - 1, told.get(place, 0)))
-        told[place] = low.value
+        low = row._replace(value=max(row.value - 1, ends_told.get(place, 0)))
+        ends_told[place] = low.value
         return low
 
     return changed
@@ -85,7 +85,7 @@ def _low_between() -> Change:
 SENT_OK: Final = _is(Function.SEND, outcome=Outcome.OK)
 
 
-def _gone(_row: Row) -> None:
+def _removed(_row: Row) -> None:
     return None
 
 
@@ -100,8 +100,8 @@ def _of_group(path: Path, record: RunRecord, *, from_share: float) -> bool:
         return False
 
     def change(row: Row) -> Row | None:
-        meant = _is(Function.DELIVER, Function.COMMIT_OFFSET)(row) and row.operation == numbers[0]
-        return None if meant and row.returned_ns >= from_share * record.recovery_ns else row
+        is_lost = _is(Function.DELIVER, Function.COMMIT_OFFSET)(row) and row.operation == numbers[0]
+        return None if is_lost and row.returned_ns >= from_share * record.recovery_ns else row
 
     return _rows(change, path)
 
@@ -109,16 +109,16 @@ def _of_group(path: Path, record: RunRecord, *, from_share: float) -> bool:
 def _of_followers(path: Path, record: RunRecord) -> bool:
     followers = set(record.followers.values())
     return _rows(
-        _each(lambda row: row.function == Function.GOT and row.process in followers, _gone),
+        _each(lambda row: row.function == Function.GOT and row.process in followers, _removed),
         path,
     )
 
 
 def _last_delivery(change: Change, path: Path, _record: RunRecord) -> bool:
-    """Of the last acknowledged message that a group got; no loss came after that."""
+    """Change the last acknowledged message that a group got; no loss came after that."""
     rows = list(read_history(path / HISTORY_FILE).columns.rows())
-    given = {row.value for row in rows if row.function == Function.DELIVER}
-    sent = ((row.returned_ns, row.value) for row in rows if SENT_OK(row) and row.value in given)
+    delivered = {row.value for row in rows if row.function == Function.DELIVER}
+    sent = ((row.returned_ns, row.value) for row in rows if SENT_OK(row) and row.value in delivered)
     value = max(sent, default=(0, BEYOND))[1]
     return _rows(
         _each(lambda row: row.function == Function.DELIVER and row.value == value, change),
@@ -143,9 +143,9 @@ def _nobody_answered(path: Path, record: RunRecord) -> bool:
     return _rows(change, path)
 
 
-def _change(name: str, what: str, change: Callable[[], Change]) -> Alteration:
+def _change(name: str, effect: str, change: Callable[[], Change]) -> Alteration:
     """An alteration of rows; a change that counts is made anew for each run."""
-    return Alteration(name, what, lambda path, _record: _rows(change(), path))
+    return Alteration(name, effect, lambda path, _record: _rows(change(), path))
 
 
 ALTERATIONS: Final = (
@@ -160,11 +160,11 @@ ALTERATIONS: Final = (
         "final-empty",
         "pulls of the final reader gave no messages",
         lambda: _each(
-            lambda row: row.function == Function.GOT and row.process == FINAL_READER, _gone
+            lambda row: row.function == Function.GOT and row.process == FINAL_READER, _removed
         ),
     ),
     Alteration(
-        "delivery-lost", "one message never came to a group", partial(_last_delivery, _gone)
+        "delivery-lost", "one message never came to a group", partial(_last_delivery, _removed)
     ),
     Alteration(
         "committed-early",
@@ -235,12 +235,12 @@ ALTERATIONS: Final = (
     _change(
         "positions-unread",
         "no commit was read back",
-        lambda: _each(_is(Function.READ_OFFSET), _gone),
+        lambda: _each(_is(Function.READ_OFFSET), _removed),
     ),
     _change(
         "commits-gone",
         "no group committed anything",
-        lambda: _each(_is(Function.COMMIT_OFFSET), _gone),
+        lambda: _each(_is(Function.COMMIT_OFFSET), _removed),
     ),
     _change(
         "commits-unknown",
@@ -267,7 +267,7 @@ ALTERATIONS: Final = (
     _change(
         "searches-gone",
         "no search by time was made",
-        lambda: _each(_is(Function.SEARCH_TIME), _gone),
+        lambda: _each(_is(Function.SEARCH_TIME), _removed),
     ),
     _change(
         "searches-off",

@@ -16,7 +16,7 @@ from tests.mutation.alterations.tables import ALTERATIONS
 
 @dataclass(frozen=True, slots=True)
 class Tampered:
-    """How a judge took one alteration."""
+    """Answer of a judge to one alteration."""
 
     name: str
     alteration: str
@@ -36,18 +36,20 @@ def tamper(run: Path, scratch: Path, only: Iterable[str] | None = None) -> Itera
     Raises `OSError`, `RecordError`.
     """
     record = read_record(run)
-    wanted = {one.name for one in ALTERATIONS} if only is None else set(only)
-    for one in ALTERATIONS:
-        if one.name not in wanted:
+    names = {alteration.name for alteration in ALTERATIONS} if only is None else set(only)
+    for alteration in ALTERATIONS:
+        if alteration.name not in names:
             continue
-        copy = scratch / one.name
+        copy = scratch / alteration.name
         shutil.copytree(run, copy)
         try:
-            if not one.alter(copy, record):
-                yield Tampered(one.name, one.alteration, "nothing")
+            if not alteration.alter(copy, record):
+                yield Tampered(alteration.name, alteration.alteration, "nothing")
                 continue
             judgement = judge_run(copy)
-            yield Tampered(one.name, one.alteration, str(judgement.verdict), _ids(judgement))
+            yield Tampered(
+                alteration.name, alteration.alteration, str(judgement.verdict), _ids(judgement)
+            )
         finally:
             shutil.rmtree(copy, ignore_errors=True)
 

@@ -39,7 +39,7 @@ KEY_DIGITS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A module as it was read. It may be sent to a machine that has it somewhere else."""
+    """A module as it was read. Another machine may have it at another path."""
 
     place: str
     """`node/store/flush.py`."""
@@ -56,7 +56,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Generated:
-    """One wrong version of one function."""
+    """A wrong version of a function."""
 
     key: str
     """Of module, function, the text of the line and the change: stays when lines move."""
@@ -77,12 +77,12 @@ class Generated:
 
     def _code(self, text: bytes) -> CodeType:
         whole = compile(text, str(self.source.path), "exec", dont_inherit=True)
-        found = (
+        codes = (
             code
             for code in _codes(whole)
             if code.co_qualname == self.site.function and code.co_firstlineno == self.site.def_line
         )
-        return next(found)
+        return next(codes)
 
     def plant(self) -> None:
         """Put it into this process. Raises `StaleMutant`."""
@@ -103,12 +103,12 @@ class Generated:
 
 def read_sources(mutated: tuple[str, ...] = MUTATED) -> list[Source]:
     """The modules that are mutated, in order of their names."""
-    found = [
+    paths = [
         path
         for place in mutated
         for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))
     ]
-    places = (path.relative_to(ROOT).as_posix() for path in sorted(found))
+    places = (path.relative_to(ROOT).as_posix() for path in sorted(paths))
     return [Source(place, (ROOT / place).read_bytes()) for place in places if place not in UNUSED]
 
 
@@ -116,47 +116,47 @@ def read_sources(mutated: tuple[str, ...] = MUTATED) -> list[Source]:
 def candidates(source: Source) -> tuple[Generated, ...]:
     """Every mutant of a module, in the order of its text."""
     lines = source.data.splitlines()
-    seen: dict[tuple[str, ...], int] = {}
-    found = []
+    repeats: dict[tuple[str, ...], int] = {}
+    mutants = []
     for site in sites(source.data):
         begin, end, text = site.edit
         old = source.data[begin:end].decode()
         line = lines[site.line - 1].decode().strip()
-        what = (source.place, site.function, line, site.operator, old, text)
-        seen[what] = seen.get(what, 0) + 1
-        digest = hashlib.sha256("\0".join((*what, str(seen[what]))).encode())
-        found.append(Generated(digest.hexdigest()[:KEY_DIGITS], source, site))
-    return tuple(found)
+        identity = (source.place, site.function, line, site.operator, old, text)
+        repeats[identity] = repeats.get(identity, 0) + 1
+        digest = hashlib.sha256("\0".join((*identity, str(repeats[identity]))).encode())
+        mutants.append(Generated(digest.hexdigest()[:KEY_DIGITS], source, site))
+    return tuple(mutants)
 
 
 def draw(number: int, seed: int, sources: list[Source]) -> list[Generated]:
-    """So many mutants, or all there are; the same for the same sources and seed."""
+    """Draw `number` mutants, or all if there are fewer; the same for the same sources and seed."""
     random = Random(f"mutants {seed}")
     turns = [_drawn(source, Random(f"{seed} {source.place}")) for source in sources]
     random.shuffle(turns)
     drawn: list[Generated] = []
     while turns and len(drawn) < number:
         for turn in list(turns):
-            if (one := next(turn, None)) is None:
+            if (mutant := next(turn, None)) is None:
                 turns.remove(turn)
             else:
-                drawn.append(one)
+                drawn.append(mutant)
     return drawn[:number]
 
 
 def _drawn(source: Source, random: Random) -> Iterator[Generated]:
     by_operator: dict[str, list[Generated]] = {}
-    for one in candidates(source):
-        by_operator.setdefault(one.site.operator, []).append(one)
-    for left in by_operator.values():
-        random.shuffle(left)
+    for mutant in candidates(source):
+        by_operator.setdefault(mutant.site.operator, []).append(mutant)
+    for remaining in by_operator.values():
+        random.shuffle(remaining)
     while by_operator:
         operator = random.choice(sorted(by_operator))
-        one = by_operator[operator].pop()
+        mutant = by_operator[operator].pop()
         if not by_operator[operator]:
             del by_operator[operator]
-        if one.codes is not None:
-            yield one
+        if mutant.codes is not None:
+            yield mutant
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

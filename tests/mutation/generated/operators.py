@@ -1,4 +1,4 @@
-"""How a piece of a function is made wrong: the operators of generated mutants."""
+"""Operators of generated mutants: ways to make a piece of a function wrong."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from typing import Final
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Edit = tuple[int, int, str]
-"""Begin and end in bytes of the source, and what is to stand there."""
+"""Begin and end in bytes of the source, and the replacement."""
 
 PLACE: Final = re.compile(r"(.*_)?(offset|position|begin|start|end|next)")
 """Names of places in a log, a file or a queue."""
@@ -58,9 +58,9 @@ class Text:
     def instead(self, node: ast.expr | ast.stmt, text: str) -> Edit:
         return self.begin(node), self.end(node), text
 
-    def between(self, one: ast.expr, other: ast.expr, old: str, new: str) -> Edit:
+    def between(self, left_term: ast.expr, right_term: ast.expr, old: str, new: str) -> Edit:
         """Exchange a token that stands between two neighbours."""
-        begin, end = self.end(one), self.begin(other)
+        begin, end = self.end(left_term), self.begin(right_term)
         text = self.source[begin:end].decode()
         return begin, end, re.sub(old, lambda _: new, text, count=1)
 
@@ -90,7 +90,7 @@ def _drop(spot: Spot) -> Iterator[Edit]:
 
 
 def _stood(target: ast.expr, spot: Spot) -> bool:
-    """Whether a target had a value before, so that who reads it later gets the old one."""
+    """True if a target had a value before, so that a later reader gets the old one."""
     function = spot.function
     if isinstance(target, ast.Tuple):
         return all(_stood(one, spot) for one in target.elts)
@@ -99,15 +99,15 @@ def _stood(target: ast.expr, spot: Spot) -> bool:
     if not isinstance(target, ast.Name):
         return True
     arguments = function.args
-    known = {one.arg for one in (*arguments.args, *arguments.kwonlyargs, *arguments.posonlyargs)}
-    known |= {
+    bound = {one.arg for one in (*arguments.args, *arguments.kwonlyargs, *arguments.posonlyargs)}
+    bound |= {
         node.id
         for node in ast.walk(function)
         if isinstance(node, ast.Name)
         and isinstance(node.ctx, ast.Store)
         and node.lineno < target.lineno
     }
-    return target.id in known
+    return target.id in bound
 
 
 def _negate(spot: Spot) -> Iterator[Edit]:
@@ -130,15 +130,15 @@ def _no_not(spot: Spot) -> Iterator[Edit]:
 def _compare(spot: Spot) -> Iterator[Edit]:
     if isinstance(spot.node, ast.Compare):
         terms = [spot.node.left, *spot.node.comparators]
-        for (one, other), operator in zip(pairwise(terms), spot.node.ops, strict=True):
+        for (left_term, right_term), operator in zip(pairwise(terms), spot.node.ops, strict=True):
             if (turned := TURNED.get(type(operator))) is not None:
-                yield spot.text.between(one, other, "[<>]=?", turned)
+                yield spot.text.between(left_term, right_term, "[<>]=?", turned)
 
 
 def _integer(spot: Spot) -> Iterator[Edit]:
     if isinstance(spot.node, ast.Constant) and type(spot.node.value) is int:
         if spot.node.value == MS_PER_S and isinstance(spot.parent, ast.BinOp):
-            return  # a thousandth of a duration, which nobody promises
+            return  # a thousandth of a duration, which is not promised
         yield spot.text.instead(spot.node, str(spot.node.value + 1))
 
 
@@ -158,13 +158,13 @@ def _swap(spot: Spot) -> Iterator[Edit]:
     if not isinstance(spot.node, ast.Call) or last_name(spot.node.func) in SYMMETRIC:
         return
     args = spot.node.args
-    for one, other in pairwise(args):
-        kind = _kind(one, spot.function)
-        if kind and kind == _kind(other, spot.function):
+    for left_term, right_term in pairwise(args):
+        kind = _kind(left_term, spot.function)
+        if kind and kind == _kind(right_term, spot.function):
             text = spot.text
-            between = text.source[text.end(one) : text.begin(other)].decode()
-            swapped = text.of(other) + between + text.of(one)
-            yield text.begin(one), text.end(other), swapped
+            between = text.source[text.end(left_term) : text.begin(right_term)].decode()
+            swapped = text.of(right_term) + between + text.of(left_term)
+            yield text.begin(left_term), text.end(right_term), swapped
 
 
 def _kind(node: ast.expr, function: Function) -> str:
@@ -182,8 +182,8 @@ def _logic(spot: Spot) -> Iterator[Edit]:
     node = spot.node
     if isinstance(node, ast.BoolOp):
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        for one, other in pairwise(node.values):
-            yield spot.text.between(one, other, rf"\b{old}\b", new)
+        for left_term, right_term in pairwise(node.values):
+            yield spot.text.between(left_term, right_term, rf"\b{old}\b", new)
 
 
 def _answer(spot: Spot) -> Iterator[Edit]:

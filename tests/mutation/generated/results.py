@@ -1,8 +1,8 @@
-"""What became of generated mutants: a line of a file for each, once it is decided.
+"""Results of generated mutants: a line of a file for each, once it is decided.
 
     OUT/results.jsonl     all of them
 
-So an examination that was ended goes on where it was. Lines of other sources count no more, since
+So an interrupted examination continues. Lines of other sources do not count, since
 both the bug and what looks for it may have changed.
 """
 
@@ -20,7 +20,7 @@ State = Literal["found", "tests only", "not found", "not visited"]
 
 @dataclass(slots=True, kw_only=True)
 class MutantResult:
-    """What became of one mutant."""
+    """Result of one mutant."""
 
     key: str
     place: str
@@ -43,25 +43,24 @@ class MutantResult:
 
 
 def load(paths: Iterable[Path], digest: str) -> dict[str, MutantResult]:
-    """By key, what files say of these sources; a line that is none of ours, or was cut short, is
-    passed over.
+    """Load the results for these sources by key; foreign and truncated lines are skipped.
 
     Raises `OSError`.
     """
-    found: dict[str, MutantResult] = {}
+    verdicts: dict[str, MutantResult] = {}
     for line in _lines(paths):
         try:
             row: dict[str, Any] = json.loads(line)
             if row.pop("sources") == digest:
-                found[row["key"]] = MutantResult(**row)
+                verdicts[row["key"]] = MutantResult(**row)
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
-    return found
+    return verdicts
 
 
 @contextmanager
 def kept_in(path: Path, digest: str) -> Iterator[Callable[[MutantResult], None]]:
-    """What adds a verdict to a file, where it is once the call returns. Raises `OSError`."""
+    """Return a function that appends a verdict to a file, durably. Raises `OSError`."""
     is_cut = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
         file.write("\n" if is_cut else "")

@@ -65,7 +65,7 @@ class Case:
 
     mutant: Generated
     verdict: MutantResult
-    left: deque[Visited]
+    remaining: deque[Visited]
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Found:
     digest: str
     """Of the sources."""
     verdicts: list[tuple[Generated, MutantResult]]
-    left: list[Case]
+    remaining: list[Case]
     """What is to be tried."""
 
 
@@ -86,66 +86,68 @@ class _Attempt(RunRequest):
 
 
 def search(
-    wanted: Search,
-    told: Callable[[MutantResult], None],
+    request: Search,
+    on_fate: Callable[[MutantResult], None],
     say: Say,
     *,
     warn: Say,
     trials: list[Trial] | None = None,
     sources: list[Source] | None = None,
 ) -> Found:
-    """Do it whole; `told` hears of each mutant once it is decided, the rest as `begin`.
+    """Do it whole; `on_fate` hears of each mutant once it is decided, the rest as `begin`.
 
     Raises what `begin` does, and `StaleMutant` if a source was edited meanwhile.
     """
-    found = begin(wanted, say, warn=warn, trials=trials, sources=sources)
-    for _, verdict in found.verdicts:
+    progress = begin(request, say, warn=warn, trials=trials, sources=sources)
+    for _, verdict in progress.verdicts:
         if verdict.state == "not visited":
-            told(verdict)
-    results = wanted.out / RESULTS
-    with closing(try_cases(found.left, results, found.digest, jobs=wanted.jobs)) as decided:
+            on_fate(verdict)
+    results = request.out / RESULTS
+    with closing(
+        try_cases(progress.remaining, results, progress.digest, jobs=request.jobs)
+    ) as decided:
         for verdict in decided:
-            told(verdict)
-    found.left.clear()
-    return found
+            on_fate(verdict)
+    progress.remaining.clear()
+    return progress
 
 
 def begin(
-    wanted: Search,
+    request: Search,
     say: Say,
     *,
     warn: Say,
     trials: list[Trial] | None = None,
     sources: list[Source] | None = None,
 ) -> Found:
-    """What is known, and what is to be tried in `trials` or the suite of the seed, which is watched
-    first, unless it was; `warn` hears of tests that are left out.
+    """Return known results, and the mutants to try in `trials` or the suite of the seed, which is
+    measured first if needed; `warn` gets the tests that are left out.
 
-    Raises `UnknownMutant`, `VisitError` if a run fails by itself, `OSError` for the directory.
-    """
+    Raises `UnknownMutant`, `VisitError` if a run fails without a mutant, `OSError` for the
+    directory."""
     sources = read_sources() if sources is None else sources
-    drawn = draw(wanted.number, wanted.seed, sources)
-    chosen = [one for one in drawn if not wanted.only or one.key in wanted.only]
-    if lost := set(wanted.only) - {one.key for one in chosen}:
+    drawn = draw(request.number, request.seed, sources)
+    chosen = [mutant for mutant in drawn if not request.only or mutant.key in request.only]
+    if lost := set(request.only) - {mutant.key for mutant in chosen}:
         raise UnknownMutant(f"{', '.join(sorted(lost))}: not among the {len(drawn)} drawn")
     digest = digest_of_sources()
-    wanted.out.mkdir(parents=True, exist_ok=True)
-    known = load([wanted.out / RESULTS], digest)
+    request.out.mkdir(parents=True, exist_ok=True)
+    known_fates = load([request.out / RESULTS], digest)
     if trials is None:
-        trials = suite(wanted.seed) + (files_of_tests(wanted.tests) if wanted.tests else [])
-    cache = wanted.out / f"{digest}-{VISITS}"
-    visited = measure(trials, sources, cache, jobs=wanted.jobs, say=say, warn=warn)
-    found = Found(digest, [], [])
-    for one in chosen:
-        verdict = known.get(one.key) or _fresh(one)
-        found.verdicts.append((one, verdict))
-        here = _tried_in(visited, verdict, wanted.runs)
-        left = deque(run for run in here if run.name not in verdict.passed)
+        trials = suite(request.seed) + (files_of_tests(request.tests) if request.tests else [])
+    cache = request.out / f"{digest}-{VISITS}"
+    visited = measure(trials, sources, cache, jobs=request.jobs, say=say, warn=warn)
+    progress = Found(digest, [], [])
+    for mutant in chosen:
+        verdict = known_fates.get(mutant.key) or _fresh(mutant)
+        progress.verdicts.append((mutant, verdict))
+        here = _tried_in(visited, verdict, request.runs)
+        remaining = deque(run for run in here if run.name not in verdict.passed)
         if verdict.state == "not found" and not here:
             verdict.state = "not visited"
-        elif verdict.state == "not found" and left:
-            found.left.append(Case(one, verdict, left))
-    return found
+        elif verdict.state == "not found" and remaining:
+            progress.remaining.append(Case(mutant, verdict, remaining))
+    return progress
 
 
 def try_cases(
@@ -168,7 +170,7 @@ def decide(cases: Iterable[Case], *, jobs: int) -> Generator[MutantResult, None,
         for attempt, outcome in done:
             case = attempt.case
             _judge(case, attempt.visited, outcome)
-            if case.verdict.state == "not found" and case.left:
+            if case.verdict.state == "not found" and case.remaining:
                 waiting.appendleft(case)
                 continue
             yield case.verdict
@@ -203,14 +205,14 @@ class _Attempts(Iterator[_Attempt]):
         if not self._cases:
             raise StopIteration
         case = self._cases.popleft()
-        visited = case.left.popleft()
+        visited = case.remaining.popleft()
         before = partial(_begin, case.mutant, int(PATIENCE * visited.cost_s + PATIENCE_S))
-        asked = visited.trial.errand(before)
-        return _Attempt(plan=asked.plan, options=asked.options, case=case, visited=visited)
+        errand = visited.trial.errand(before)
+        return _Attempt(plan=errand.plan, options=errand.options, case=case, visited=visited)
 
 
 def _begin(mutant: Generated, cpu_s: int) -> None:
-    """In the run's process, before it begins."""
+    """Plant the mutant in the run's process, before the run begins."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     mutant.plant()
 

@@ -1,11 +1,10 @@
-"""Where a source text can be made wrong in one small way: the sites of generated mutants.
+"""Sites of generated mutants: places where a small edit makes a source text wrong.
 
 A site is an edit of the text and not of the tree, so that its diff reads like a person's. Only
 bodies of functions have sites: they can be exchanged in a running process (`mutant.swap_code`),
-constants of modules cannot, as others have imported their values. Passed over is what no run could
-show to be wrong: docstrings, logging and marks, texts of errors, assertions, annotations,
-`__repr__`.
-"""
+constants of modules cannot, as others have imported their values. Skipped are places that no run
+could show to be wrong: docstrings, logging and marks, texts of errors, assertions, annotations,
+`__repr__`."""
 
 import ast
 from collections.abc import Iterator
@@ -36,19 +35,19 @@ class Site:
 
 
 def sites(source: bytes) -> list[Site]:
-    """All of them, in the order of the text."""
+    """Return all sites, in the order of the text."""
     text = Text(source)
-    found = []
+    sites_found = []
     for name, outermost in _functions(ast.parse(source).body, ""):
         first = min([outermost.lineno, *(one.lineno for one in outermost.decorator_list)])
         for spot in _spots(outermost, outermost, text):
             for operator, edits in OPERATORS.items():
                 for edit in edits(spot):
                     line = source.count(b"\n", 0, edit[0]) + 1
-                    found.append(
+                    sites_found.append(
                         Site(operator=operator, function=name, def_line=first, line=line, edit=edit)
                     )
-    return found
+    return sites_found
 
 
 def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Function]]:
@@ -61,7 +60,7 @@ def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Functio
 
 
 def _spots(node: ast.AST, function: Function, text: Text) -> Iterator[Spot]:
-    """What stands below a node and may be wrong."""
+    """Yield the nodes below a node that may be made wrong."""
     for child in _children(node):
         if _is_silent(child):
             continue
@@ -92,7 +91,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_silent(node: ast.AST) -> bool:
-    """Whether it only tells somebody, or asserts: leaving it out breaks nothing."""
+    """True if it only logs or asserts: leaving it out breaks nothing."""
     match node:
         case ast.Assert() | ast.Expr(value=ast.Constant()):
             return True

@@ -41,10 +41,10 @@ def run_tests(path: Path) -> str:
         # It asks the collector who holds trio's random numbers, and our runs are frozen from it.
         import hypothesis  # noqa: F401
 
-    told = StringIO()
-    with redirect_stdout(told), redirect_stderr(told):
+    captured = StringIO()
+    with redirect_stdout(captured), redirect_stderr(captured):
         code = pytest.main([*ASKED, str(path)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        last = "\n".join(told.getvalue().splitlines()[-LAST_LINES:])
+        last = "\n".join(captured.getvalue().splitlines()[-LAST_LINES:])
         raise TestsFailed(f"{path}: {pytest.ExitCode(code).name}\n{last}")
     return str(path)

@@ -1,8 +1,7 @@
-"""Which lines of the mutated modules a run visits: found once for each run, and kept.
+"""Lines of the mutated modules that a run visits: measured once for each run, and kept.
 
-The table is memory that the run's process shares with this one, so that a run that is killed has
-told what it visited until then.
-"""
+The table is memory that the run's process shares with this one, so that the visits of a killed run
+count too."""
 
 import hashlib
 import json
@@ -54,7 +53,7 @@ KINDS: Final[tuple[Kind, ...]] = ("cluster", "session", "tests")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of the suite: of a plan, a session of one store (`tests.model`), a test file."""
+    """A run of the suite: of a plan, a session of one store (`tests.model`), a test file."""
 
     plan: Plan
     session: Session | None = None
@@ -76,7 +75,7 @@ class _Watched(RunRequest):
 
 
 class Visited:
-    """What one run of the suite does when nothing is planted."""
+    """Visits of one run of the suite without a mutant."""
 
     def __init__(self, trial: "Trial", row: dict[str, Any]) -> None:
         self.trial = trial
@@ -102,12 +101,12 @@ def suite(seed: int) -> list[Trial]:
     for name, count in MORE.items():
         swarm = load_scenario(name)
         plans += [swarm.plan(seed + more, quick=True) for more in range(1, 1 + count)]
-    found = [Trial(plan=plan) for plan in plans]
+    trials = [Trial(plan=plan) for plan in plans]
     for name, session in sessions(seed).items():
         title, _, first = name.partition("/")
         plan = Plan(name=title, seed=int(first))
-        found.append(Trial(plan=plan, session=session, kind="session"))
-    return found
+        trials.append(Trial(plan=plan, session=session, kind="session"))
+    return trials
 
 
 def files_of_tests(folder: Path) -> list[Trial]:
@@ -127,7 +126,7 @@ def run_name(plan: Plan) -> str:
 
 
 def digest_of_sources(root: Path = ROOT) -> str:
-    """Of all that a run depends on."""
+    """Return the digest of everything that a run depends on."""
     digest = hashlib.sha256()
     for folder in RUN_BY:
         for path in sorted((root / folder).rglob("*")):
@@ -145,40 +144,42 @@ def measure(
     Test files that fail are left out, which `warn` hears. Raises `VisitError` if a run fails, or
     each file of tests, `OSError`.
     """
-    known: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {}
-    missing = [trial for trial in trials if trial.name not in known]
+    known_visits: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {}
+    missing = [trial for trial in trials if trial.name not in known_visits]
     watches = {trial.name: Watch(sources) for trial in missing}
 
     def errand(trial: Trial) -> _Watched:
-        asked = trial.errand(watches[trial.name].begin)
-        return _Watched(plan=asked.plan, options=asked.options, kind=trial.kind)
+        errand_of_trial = trial.errand(watches[trial.name].begin)
+        return _Watched(plan=errand_of_trial.plan, options=errand_of_trial.options, kind=trial.kind)
 
     with closing(run_requests(map(errand, missing), jobs=jobs)) as done:
-        for asked, outcome in done:
+        for errand_watched, outcome in done:
             name = run_name(outcome.plan)
             if outcome.verdict != "pass":
                 why = ", ".join(outcome.finding_ids) or outcome.error.strip()
                 text = f"{name} fails with nothing planted: {outcome.verdict}: {why}"
-                if asked.kind != "tests":
+                if errand_watched.kind != "tests":
                     raise VisitError(text)
                 warn(f"left out: {text}")
                 continue
-            known[name] = {
+            known_visits[name] = {
                 "cost_s": round(outcome.cpu_s, 2),
                 "digest": outcome.digest,
                 "lines": watches[name].lines(),
             }
-            say(f"{name}: {sum(map(len, known[name]['lines'].values()))} lines")
-            write_whole(cache, json.dumps(known))
-    visited = [Visited(trial, known[trial.name]) for trial in trials if trial.name in known]
+            say(f"{name}: {sum(map(len, known_visits[name]['lines'].values()))} lines")
+            write_whole(cache, json.dumps(known_visits))
+    visited = [
+        Visited(trial, known_visits[trial.name]) for trial in trials if trial.name in known_visits
+    ]
     if {one.kind for one in visited} != {one.kind for one in trials}:
         raise VisitError("every file of tests fails with nothing planted")
     return sorted(visited, key=_turn)
 
 
-def _turn(one: Visited) -> tuple[int, float, str]:
-    cost = one.scope if one.kind == "tests" else one.cost_s
-    return KINDS.index(one.kind), cost, one.name
+def _turn(visited: Visited) -> tuple[int, float, str]:
+    cost = visited.scope if visited.kind == "tests" else visited.cost_s
+    return KINDS.index(visited.kind), cost, visited.name
 
 
 class Watch:
@@ -214,7 +215,7 @@ class Watch:
     def lines(self) -> dict[str, list[int]]:
         """Place -> numbers of the lines that were visited."""
         ends = [*(first for _, first in list(self._first.values())[1:]), self._size]
-        found = {}
+        lines_visited = {}
         for (place, first), end in zip(self._first.values(), ends, strict=True):
-            found[place] = [at - first for at in range(first, end) if self._table[at]]
-        return found
+            lines_visited[place] = [at - first for at in range(first, end) if self._table[at]]
+        return lines_visited

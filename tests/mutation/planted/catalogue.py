@@ -1,4 +1,4 @@
-"""All mutants."""
+"""Imports of all mutants."""
 
 from tests.mutation.planted import (  # noqa: F401
     boot,
@@ -27,4 +27,4 @@ def controls() -> list[Mutant]:
 
 
 def _by_number() -> list[Mutant]:
-    return sorted(REGISTRY.values(), key=lambda one: int(one.id[1:]))
+    return sorted(REGISTRY.values(), key=lambda mutant: int(mutant.id[1:]))

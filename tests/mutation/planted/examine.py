@@ -43,34 +43,44 @@ class Examination:
     shrink: bool = False
 
 
-def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score:
-    """Do it; `told` hears of each row. Raises `StaleMutant` before anything runs."""
+def examine(request: Examination, on_row: Callable[[Row], None], say: Say) -> Score:
+    """Do it; `on_row` hears of each row. Raises `StaleMutant` before anything runs."""
 
     def is_wanted(identity: str) -> bool:
-        return not wanted.only or identity in wanted.only
+        return not request.only or identity in request.only
 
-    chosen = [one for one in mutants() if is_wanted(one.id)]
+    chosen = [mutant for mutant in mutants() if is_wanted(mutant.id)]
     quiet: list[Mutant | None] = [None] if is_wanted("node") else []
-    quiet += [one for one in controls() if is_wanted(one.id)]
-    for one in (*chosen, *filter(None, quiet)):
-        one.check()
-    seeds = count(wanted.seed, SEEDS)
+    quiet += [mutant for mutant in controls() if is_wanted(mutant.id)]
+    for mutant in (*chosen, *filter(None, quiet)):
+        mutant.check()
+    seeds = count(request.seed, SEEDS)
 
-    def hunted(one: Mutant | None, budget_s: float, times: int) -> Row:
-        row = Row(identity="node", title="the node as it is")
-        if one is not None:
-            row = Row(identity=one.id, title=one.title, column=one.caught_by)
-        family = load_scenario(one.soak) if one is not None and one.soak else wanted.family
-        asked = partial(hunt, one, family, budget_s=budget_s, jobs=wanted.jobs, say=say)
-        row.hunts += [asked(first_seed=next(seeds)) for _ in range(times)]
-        if one is not None and one.caught_by and wanted.shrink:
-            _shrink(wanted, row, one)
-        told(row)
+    def hunted(mutant_or_control: Mutant | None, budget_s: float, times: int) -> Row:
+        row = Row(identity="node", title="the unchanged node")
+        if mutant_or_control is not None:
+            row = Row(
+                identity=mutant_or_control.id,
+                title=mutant_or_control.title,
+                column=mutant_or_control.caught_by,
+            )
+        family = (
+            load_scenario(mutant_or_control.soak)
+            if mutant_or_control is not None and mutant_or_control.soak
+            else request.family
+        )
+        hunt_once = partial(
+            hunt, mutant_or_control, family, budget_s=budget_s, jobs=request.jobs, say=say
+        )
+        row.hunts += [hunt_once(first_seed=next(seeds)) for _ in range(times)]
+        if mutant_or_control is not None and mutant_or_control.caught_by and request.shrink:
+            _shrink(request, row, mutant_or_control)
+        on_row(row)
         return row
 
     return Score(
-        rows=[hunted(one, wanted.budget_s, wanted.repetitions) for one in chosen],
-        quiet=[hunted(control, wanted.quiet_s, 1) for control in quiet],
+        rows=[hunted(mutant, request.budget_s, request.repetitions) for mutant in chosen],
+        quiet=[hunted(control, request.quiet_s, 1) for control in quiet],
     )
 
 
@@ -99,7 +109,7 @@ def hunt(
             ids = _take(result, outcome, column)
             name = "node" if planted is None else planted.id
             say(f"{name} seed {outcome.plan.seed}: {', '.join(ids) or 'nothing'}")
-            if result.found:
+            if result.found_ids:
                 break
     return result
 
@@ -111,25 +121,25 @@ def _take(result: Hunt, outcome: Outcome, column: tuple[str, ...]) -> list[str]:
     result.cpu_s += outcome.cpu_s
     result.points.update(dict.fromkeys(outcome.facts.get("points", ())))
     ids = outcome.finding_ids or ([outcome.verdict] if outcome.verdict != "pass" else [])
-    result.found = tuple(name for name in ids if name in column)
-    if result.found:
+    result.found_ids = tuple(name for name in ids if name in column)
+    if result.found_ids:
         result.outcome = outcome
     elif ids:
-        result.other.update(ids)
+        result.other_findings.update(ids)
         result.noisy.append(f"seed {outcome.plan.seed}: {', '.join(ids)}")
     return ids
 
 
-def _shrink(wanted: Examination, row: Row, planted: Mutant) -> None:
+def _shrink(request: Examination, row: Row, planted: Mutant) -> None:
     """The plan of the first find, as short as it gets by the finding that named the mutant."""
-    found = next((one for one in row.finds if one.outcome is not None), None)
-    if found is None or found.outcome is None or found.outcome.record is None:
+    find = next((one for one in row.finds if one.outcome is not None), None)
+    if find is None or find.outcome is None or find.outcome.record is None:
         return
     shrunk = shrink(
-        found.outcome,
+        find.outcome,
         Options(before=planted.plant),
-        finding=found.found[0],
-        jobs=wanted.jobs,
+        finding=find.found_ids[0],
+        jobs=request.jobs,
         budget=Budget(SHRINK_RUNS, SHRINK_S),
     )
     if shrunk.reproduced:

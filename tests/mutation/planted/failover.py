@@ -1,4 +1,4 @@
-"""Bugs of groups that fail over: truncation, what is confirmed, who is counted, who leads."""
+"""Bugs of failover groups: truncation, confirmation, counted replicas, elections."""
 
 from typing import Any, Final
 
@@ -39,9 +39,9 @@ def _no_truncation() -> None:
             await cut(self, offset)
 
     async def take_rest(self: Any, history: Any, offset: int, body: bytes) -> None:
-        known = max(self._log.written.value - offset, 0)
-        if known < len(body):
-            await append(self, history, offset + known, body[known:])
+        known_bytes = max(self._log.written.value - offset, 0)
+        if known_bytes < len(body):
+            await append(self, history, offset + known_bytes, body[known_bytes:])
 
     cut, append = swap(_CUT, keep), swap(_APPEND, take_rest)
 
@@ -125,7 +125,7 @@ async def _offsets_from_confirm(_original: Any, self: Any) -> Any:
     "M13",
     "ack of an old epoch counted",
     bug="what a follower acknowledged before it cut its log counts for the next epoch (9689)",
-    edit="who leads again goes on with the positions of its followers in its epoch before",
+    edit="a repeated leader keeps the positions of its followers in its epoch before",
     caught_by=("acked-before-durable", "lost-write"),
     unshown="each epoch has another link, and what was acknowledged is longer than the next epoch's"
     " log only where the set's other member led in between with less",
@@ -134,13 +134,13 @@ async def _offsets_from_confirm(_original: Any, self: Any) -> Any:
     targets=(_LEADER,),
 )
 def _old_positions() -> None:
-    kept: dict[tuple[str, int], dict[int, Any]] = {}
+    positions: dict[tuple[str, int], dict[int, Any]] = {}
 
     def begin(self: Any, world: Any, log: Any, agent: Any, *args: Any, **named: Any) -> None:
         original(self, world, log, agent, *args, **named)
         life = world.name, agent.me.incarnation
-        self.view.positions.update(kept.get(life, {}))
-        kept[life] = self.view.positions
+        self.view.positions.update(positions.get(life, {}))
+        positions[life] = self.view.positions
 
     original = swap(_LEADER, begin)
 
@@ -149,7 +149,7 @@ def _old_positions() -> None:
     "M14",
     "lease not checked",
     "rocketbed.replication.leader:Leader.is_acting",
-    bug="a leader that nobody hears goes on: it keeps positions that the next one never had (6509)",
+    bug="an isolated leader goes on: it keeps positions that the next one never had (6509)",
     edit="a leader acts until it hears that another one leads",
     caught_by=(
         "wrong-reported-offset",
@@ -170,7 +170,7 @@ def _acts_without_lease(_original: Any, self: Any) -> bool:
     "M20",
     "in-sync set expanded too early",
     bug="a follower joins that has not the epoch's marker, hence not all that was confirmed before",
-    edit="whoever has what this epoch confirmed is complete",
+    edit="a replica with everything this epoch confirmed is complete",
     caught_by=(
         "lost-write",
         "acked-before-durable",

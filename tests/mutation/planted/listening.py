@@ -32,7 +32,7 @@ async def _table_believed(_original: Any, self: Any, level: int, table: Any) -> 
     targets=(_COPY,),
 )
 def _never_dead() -> None:
-    def again(run: Any, message: Any, *place: Any, reconsume_times: int, **more: Any) -> None:
+    def put_again(run: Any, message: Any, *place: Any, reconsume_times: int, **more: Any) -> None:
         put(run, message, *place, reconsume_times=message.reconsume_times, **more)
 
-    put = swap(_COPY, again)
+    put = swap(_COPY, put_again)

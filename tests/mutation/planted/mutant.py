@@ -34,10 +34,9 @@ class Mutant:
     family: str = ""
     """The shipped scenario that is closest to it; the score is taken without it."""
     soak: str = ""
-    """The swarm that has to find it, if that is not `soak-swarm`, of which most seeds have nothing
-    of what it breaks."""
+    """The swarm that has to find it, if most seeds of `soak-swarm` never use the broken feature."""
     unshown: str = ""
-    """Why no seed can be expected to show it, so that it is not hunted: what stands behind it."""
+    """Why no seed can be expected to show it, so that it is not hunted: the second line of defence."""
     targets: tuple[str, ...] = ()
     """Functions that it replaces, as `module:Class.function`."""
     plant: Plant
@@ -102,15 +101,17 @@ def swap_code(module: str, old: CodeType, new: CodeType) -> None:
     """
     importlib.import_module(module)
     gc.unfreeze()  # else what was loaded before a fork is not listed
-    found = [
-        one
-        for one in gc.get_objects()
-        if type(one) is FunctionType and one.__code__ == old and one.__module__ == module
+    functions = [
+        function
+        for function in gc.get_objects()
+        if type(function) is FunctionType
+        and function.__code__ == old
+        and function.__module__ == module
     ]
-    if not found:
+    if not functions:
         raise StaleMutant(f"{module} has no {old.co_qualname} as it was read: was it edited?")
-    for one in found:
-        one.__code__ = new
+    for function in functions:
+        function.__code__ = new
 
 
 def _find(target: str) -> tuple[Any, str]:

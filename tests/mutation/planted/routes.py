@@ -26,15 +26,15 @@ def _dead_master_kept() -> None:
         live = self.live.get((cluster, address))
         if live is not None and live.broker_id == MASTER_ID:
             return None
-        gone: str | None = leave(self, cluster, address)
-        return gone
+        left_broker: str | None = leave(self, cluster, address)
+        return left_broker
 
-    def register(self: Any, who: Any, topics: Any, *, now_s: float, link: Any) -> Any:
-        broker = self.brokers.get(who.broker_name)
+    def register(self: Any, identity: Any, topics: Any, *, now_s: float, link: Any) -> Any:
+        broker = self.brokers.get(identity.broker_name)
         held = broker.broker_addrs.get(MASTER_ID) if broker is not None else None
-        answer = take(self, who, topics, now_s=now_s, link=link)
-        if who.broker_id == MASTER_ID and held is not None:
-            self.brokers[who.broker_name].broker_addrs[MASTER_ID] = held
+        answer = take(self, identity, topics, now_s=now_s, link=link)
+        if identity.broker_id == MASTER_ID and held is not None:
+            self.brokers[identity.broker_name].broker_addrs[MASTER_ID] = held
         return answer
 
     leave = swap(_UNREGISTER, unregister)

@@ -21,14 +21,14 @@ SHARE_MIN: Final = 2 / 3
 class Hunt:
     """The search for one mutant, and what else was found on the way."""
 
-    found: tuple[str, ...] = ()
+    found_ids: tuple[str, ...] = ()
     """Ids of its column that found it."""
     outcome: Outcome | None = None
     """The run that found it."""
     runs: int = 0
     simulated_s: float = 0.0
     cpu_s: float = 0.0
-    other: "Counter[str]" = field(default_factory=Counter)
+    other_findings: "Counter[str]" = field(default_factory=Counter)
     """Runs by finding that is not in the column; for the node and the controls all findings."""
     noisy: list[str] = field(default_factory=list)
     """What was found where nothing should be, each with its seed."""
@@ -38,7 +38,7 @@ class Hunt:
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """What became of one mutant, or of a control, or of the node as it is."""
+    """Result of one mutant, of a control, or of the unchanged node."""
 
     identity: str
     title: str
@@ -49,15 +49,19 @@ class Row:
 
     @property
     def finds(self) -> list[Hunt]:
-        return [one for one in self.hunts if one.found]
+        return [one for one in self.hunts if one.found_ids]
 
     @property
     def points(self) -> float:
         """1 found, 0.5 when it only ended a node or stalled, 0 survived."""
         if self.hunts and len(self.finds) >= SHARE_MIN * len(self.hunts):
             return 1.0
-        seen = [one for one in self.hunts if one.found or not HALF_IDS.isdisjoint(one.other)]
-        return 0.5 if self.hunts and len(seen) >= SHARE_MIN * len(self.hunts) else 0.0
+        sightings = [
+            one
+            for one in self.hunts
+            if one.found_ids or not HALF_IDS.isdisjoint(one.other_findings)
+        ]
+        return 0.5 if self.hunts and len(sightings) >= SHARE_MIN * len(self.hunts) else 0.0
 
     def as_row(self) -> dict[str, Any]:
         return {
@@ -66,7 +70,7 @@ class Row:
             "points": self.points if self.column else None,
             "found": len(self.finds),
             "repetitions": len(self.hunts),
-            "by": sorted({name for one in self.finds for name in one.found}),
+            "by": sorted({name for one in self.finds for name in one.found_ids}),
             "seeds": [one.outcome.plan.seed for one in self.hunts if one.outcome is not None],
             "simulated_s": [round(one.simulated_s, 1) for one in self.hunts],
             "cpu_s": [round(one.cpu_s, 1) for one in self.hunts],
@@ -78,7 +82,7 @@ class Row:
 
 @dataclass(slots=True)
 class Score:
-    """All rows, and what they come to."""
+    """All rows, and their totals."""
 
     rows: list[Row]
     """One row per mutant."""
@@ -91,7 +95,7 @@ class Score:
 
     @property
     def is_full(self) -> bool:
-        """Whether every mutant was found, and nothing where nothing should be."""
+        """True if every mutant was found, and nothing else was."""
         return not self.noise and self.points >= len(self.rows)
 
     @property
