@@ -39,14 +39,14 @@ class Shown:
 
     def bands(self, label: str) -> list[dict[str, Any]]:
         """Faults of this text that the page knows."""
-        found: list[dict[str, Any]] = self.page.value(
+        rows: list[dict[str, Any]] = self.page.value(
             f"[...live.span.values()].filter(span => span.label === '{label}')"
         )
-        return found
+        return rows
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     directory = tmp_path_factory.mktemp("page")
     with (
         live(directory / "log", *run_live(directory)) as run,
@@ -59,12 +59,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 
 
 @pytest.mark.ci
-def test_what_was_before_the_load_has_a_time_below_zero(shown: Shown) -> None:
+def test_what_was_before_the_load_has_a_time_below_zero(live_page: Shown) -> None:
     """Also what this page has shown before anybody knew when the load would begin."""
     rows = """[...document.querySelectorAll('#events li')].reverse().map(
       item => [item.querySelector('time').textContent, item.textContent])"""
-    shown.page.wait_for(f"{rows}.some(([time]) => !time.startsWith('-'))")
-    times, words = zip(*shown.page.value(rows), strict=True)
+    live_page.page.wait_for(f"{rows}.some(([time]) => !time.startsWith('-'))")
+    times, words = zip(*live_page.page.value(rows), strict=True)
     assert times[0].startswith("-")
     begun = next(place for place, text in enumerate(words) if text.endswith("faults"))
     assert all(time.startswith("-") for time in times[:begun]), words
@@ -72,26 +72,26 @@ def test_what_was_before_the_load_has_a_time_below_zero(shown: Shown) -> None:
 
 
 @pytest.mark.ci
-def test_the_token_leaves_the_address_line(shown: Shown) -> None:
-    assert shown.page.value("location.href") == f"http://127.0.0.1:{shown.run.port}/"
-    shown.page.reload()
-    shown.page.wait_for("live.updates > 1")
-    assert shown.page.value("sessionStorage.getItem('token')") == shown.run.token
+def test_the_token_leaves_the_address_line(live_page: Shown) -> None:
+    assert live_page.page.value("location.href") == f"http://127.0.0.1:{live_page.run.port}/"
+    live_page.page.reload()
+    live_page.page.wait_for("live.updates > 1")
+    assert live_page.page.value("sessionStorage.getItem('token')") == live_page.run.token
 
 
-def test_offsets_and_rates_move(shown: Shown) -> None:
-    page = shown.page
-    for what in ("written", "flushed", "confirmed", "dispatched"):
-        before = page.wait_for(f"live.values.get('at:b1').{what}")
-        page.wait_for(f"live.values.get('at:b1').{what} > {before}")
+def test_offsets_and_rates_move(live_page: Shown) -> None:
+    page = live_page.page
+    for offset_name in ("written", "flushed", "confirmed", "dispatched"):
+        before = page.wait_for(f"live.values.get('at:b1').{offset_name}")
+        page.wait_for(f"live.values.get('at:b1').{offset_name} > {before}")
     page.wait_for("Number(document.getElementById('f-ok').textContent) > 10")
     page.wait_for("document.querySelectorAll('.wire.flow').length === 2")
     text = page.value("document.querySelector('[data-name=b1] .value').textContent")
     page.wait_for(f"document.querySelector('[data-name=b1] .value').textContent !== '{text}'")
 
 
-def test_updates_come_several_times_a_second(shown: Shown) -> None:
-    took_ms = shown.page.value(
+def test_updates_come_several_times_a_second(live_page: Shown) -> None:
+    took_ms = live_page.page.value(
         """(async () => {
           const began = performance.now(), first = live.updates;
           while (live.updates < first + 20) await new Promise(requestAnimationFrame);
@@ -101,47 +101,47 @@ def test_updates_come_several_times_a_second(shown: Shown) -> None:
     assert 20 / 10 * 1000 < took_ms < 20 / 2 * 1000
 
 
-def test_a_key_kills_the_chosen_node_and_starts_it_again(shown: Shown) -> None:
-    page = shown.page
-    pid = Path(shown.run.log.parent, "report", "by-hand-3-process", "nodes", "b2", "pid")
+def test_a_key_kills_the_chosen_node_and_starts_it_again(live_page: Shown) -> None:
+    page = live_page.page
+    pid = Path(live_page.run.log.parent, "report", "by-hand-3-process", "nodes", "b2", "pid")
     first = int(pid.read_text().split()[0])
     page.press("2")
     page.wait_for("live.chosen === 'b2'")
     page.press("k")
-    page.wait_for(f"{shown.machine('b2')}.state === 'down'")
+    page.wait_for(f"{live_page.machine('b2')}.state === 'down'")
     page.value("dispatchEvent(new KeyboardEvent('keydown', {key: 'k', repeat: true}))")
     assert not Path(f"/proc/{first}").exists()
     page.wait_for("document.querySelector('.box[data-name=b2].down')")
-    (band,) = shown.bands("kill b2")
+    (band,) = live_page.bands("kill b2")
     assert band["end"] is None
     assert band["hand"]
     page.wait_for("[...document.querySelectorAll('#timeline .over title')].length > 0")
     page.wait_for("document.querySelector('#events li.hand span').textContent.includes('kill b2')")
     page.press("k")
-    page.wait_for(f"{shown.machine('b2')}.state === 'running'")
-    (band,) = shown.bands("kill b2")
+    page.wait_for(f"{live_page.machine('b2')}.state === 'running'")
+    (band,) = live_page.bands("kill b2")
     assert band["end"] is not None
     assert int(pid.read_text().split()[0]) != first
 
 
-def test_buttons_pause_and_cut(shown: Shown) -> None:
-    page = shown.page
+def test_buttons_pause_and_cut(live_page: Shown) -> None:
+    page = live_page.page
     page.wait_for("live.values.get('at:b2').following")
     for action, opposite, state in (
-        ("pause", "resume", f"{shown.machine('b3')}.state === 'paused'"),
-        ("cut", "heal", f"{shown.machine('b3')}.cut"),
+        ("pause", "resume", f"{live_page.machine('b3')}.state === 'paused'"),
+        ("cut", "heal", f"{live_page.machine('b3')}.cut"),
     ):
-        page.wait_for(shown.button("b3", action) + ".getAttribute('aria-disabled') === 'false'")
-        page.value(shown.button("b3", action) + ".click()")
+        page.wait_for(live_page.button("b3", action) + ".getAttribute('aria-disabled') === 'false'")
+        page.value(live_page.button("b3", action) + ".click()")
         page.wait_for(state)
-        page.wait_for(shown.button("b3", opposite))
-        page.value(shown.button("b3", opposite) + ".click()")
+        page.wait_for(live_page.button("b3", opposite))
+        page.value(live_page.button("b3", opposite) + ".click()")
         page.wait_for(f"!({state})")
 
 
-def test_what_cannot_be_done_is_disabled_with_the_reason(shown: Shown) -> None:
-    page = shown.page
-    promote = shown.button("b1", "promote")
+def test_what_cannot_be_done_is_disabled_with_the_reason(live_page: Shown) -> None:
+    page = live_page.page
+    promote = live_page.button("b1", "promote")
     page.wait_for(f"{promote}.getAttribute('aria-disabled') === 'true'")
     assert page.value(f"{promote}.title") == "make the master b1: it is the master"
     # Clicked until it is seen: a late answer to an earlier button may take the note's place.
@@ -149,20 +149,20 @@ def test_what_cannot_be_done_is_disabled_with_the_reason(shown: Shown) -> None:
     page.wait_for(f"{promote}.click(), {note}.includes('it is the master')")
 
 
-def test_the_keys_are_explained(shown: Shown) -> None:
-    page = shown.page
+def test_the_keys_are_explained(live_page: Shown) -> None:
+    page = live_page.page
     page.press("?")
     assert page.value("document.getElementById('keys').open")
     page.press("k")  # the list is open: nothing is killed
     page.value("document.querySelector('#keys button').click()")
     assert not page.value("document.getElementById('keys').open")
-    assert page.value(f"{shown.machine(page.value('live.chosen'))}.state") == "running"
+    assert page.value(f"{live_page.machine(page.value('live.chosen'))}.state") == "running"
 
 
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("dark", [False, True])
-def test_nothing_is_wider_than_the_window(shown: Shown, width: int, dark: bool) -> None:
-    page = shown.page
+def test_nothing_is_wider_than_the_window(live_page: Shown, width: int, dark: bool) -> None:
+    page = live_page.page
     page.window(width, 900, dark=dark, touch=width < 600)
     drawn = page.value("live.updates")
     page.wait_for(f"live.updates > {drawn + 2}")
@@ -177,8 +177,8 @@ def test_nothing_is_wider_than_the_window(shown: Shown, width: int, dark: bool) 
     assert small == []
 
 
-def test_every_button_has_a_name_and_nothing_moves_by_itself(shown: Shown) -> None:
-    page = shown.page
+def test_every_button_has_a_name_and_nothing_moves_by_itself(live_page: Shown) -> None:
+    page = live_page.page
     page.window(1400, 900)
     nameless = page.value(
         "[...document.querySelectorAll('button')].filter(b => !(b.ariaLabel || b.textContent))"
@@ -201,12 +201,12 @@ def test_every_button_has_a_name_and_nothing_moves_by_itself(shown: Shown) -> No
 
 
 def test_an_outage_is_a_banner_with_its_length_and_the_dead_were_what_they_were(
-    shown: Shown,
+    live_page: Shown,
 ) -> None:
-    page = shown.page
+    page = live_page.page
     page.wait_for("document.getElementById('health').textContent === '✓ well'")
     assert page.value("document.getElementById('banner').hidden")
-    shown.run.do("kill", "b1")
+    live_page.run.do("kill", "b1")
     page.wait_for("!document.getElementById('banner').hidden")
     words = page.value("document.getElementById('banner').textContent")
     assert words.startswith("NO WRITES for ")
@@ -218,14 +218,14 @@ def test_an_outage_is_a_banner_with_its_length_and_the_dead_were_what_they_were(
     page.wait_for("document.querySelector('#rate .outage-name').textContent.includes('no writes')")
     names = "[...document.querySelectorAll('#rate .fault-name')].map(name => name.firstChild.data)"
     page.wait_for(f"{names}.includes('kill b1')")
-    shown.run.do("start", "b1")
+    live_page.run.do("start", "b1")
     page.wait_for("document.getElementById('banner').hidden")
     (outage,) = page.value("[...live.span.values()].filter(span => span.kind === 'outage')")
     assert outage["end"] - outage["begin"] > 1
 
 
-def test_lag_and_disks_are_shown_and_the_range_is_chosen(shown: Shown) -> None:
-    page = shown.page
+def test_lag_and_disks_are_shown_and_the_range_is_chosen(live_page: Shown) -> None:
+    page = live_page.page
     page.wait_for("/^[0-9,]+$/.test(document.getElementById('f-lag').textContent)")
     page.wait_for(
         "document.querySelector('[data-name=b2] .disk + dd').textContent.includes('full')"
@@ -239,8 +239,8 @@ def test_lag_and_disks_are_shown_and_the_range_is_chosen(shown: Shown) -> None:
     assert all(re.fullmatch(r"-?\d+:\d\d", tick) for tick in ticks), ticks
 
 
-def test_the_end_is_shown_with_the_verdict_and_the_report(shown: Shown) -> None:
-    page, run = shown.page, shown.run
+def test_the_end_is_shown_with_the_verdict_and_the_report(live_page: Shown) -> None:
+    page, run = live_page.page, live_page.run
     page.wait_for("live.values.get('at:b3').following && live.values.get('at:b2').following")
     page.press("e")
     assert page.value("live.values.get('phase').name") == "faults"
@@ -260,7 +260,7 @@ def test_the_end_is_shown_with_the_verdict_and_the_report(shown: Shown) -> None:
     page.wait_for("document.querySelector('h1').textContent.includes('by-hand')")
     assert page.complaints == []
     page.open("about:blank")
-    assert run.wait() == 0, run.output()  # nobody looks any more
+    assert run.wait() == 0, run.output()  # no page is open any more
     assert "chaos replay" in run.output()
 
 

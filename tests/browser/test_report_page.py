@@ -45,9 +45,9 @@ def test_nothing_is_wider_than_the_window(
 ) -> None:
     options = ["--blink-settings=preferredColorScheme=0"] if dark else []
     text = drawn(page.as_uri(), tmp_path / "profile", f"--window-size={width},900", *options)
-    found = re.search(r"<title>(.*?)</title>", text)
-    assert found is not None
-    title = found[1]
+    matched = re.search(r"<title>(.*?)</title>", text)
+    assert matched is not None
+    title = matched[1]
     measured = re.fullmatch(r"measured (\d+) of (\d+) hint (\w+) wide (\S*) drawings (\d+)", title)
     assert measured is not None, title
     assert int(measured[1]) <= int(measured[2]), title

@@ -36,7 +36,7 @@ def run(plan: Plan, backend: str, directory: Path, net: str = "auto") -> Outcome
         "register-loss",  # files are changed under a container's user
         "sync-failover",  # kills, promotions, links through the switch
         "disk-sick",  # faults by the preloaded library, limits
-        "bit-rot",  # a node refuses to start, and ends by itself
+        "bit-rot",  # a node refuses to start, and exits
         "clock-jump",
     ],
 )
@@ -75,7 +75,7 @@ LOSING = Plan(
 
 
 def lose(backend: str, directory: Path) -> Outcome:
-    """Until something is lost: what the system had written by itself just before is not."""
+    """Wait until something is lost; data that the system wrote back just before is not."""
     for seed in range(1, 9):
         place = directory / str(seed)
         place.mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ MESSAGES = 500
 
 
 class Project:
-    """One compose project of the tests' own."""
+    """A compose project of the tests' own."""
 
     def __init__(self, base: str, name: str) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class Project:
         return done.stdout
 
     def down(self) -> None:
-        """As a user takes it away, data too."""
+        """Take it down as a user does, data too."""
         for file in ("spark.yaml", "classic.yaml", "failover.yaml"):
             self.run(file, "down", "--volumes", "--remove-orphans")
 
@@ -64,9 +64,9 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(base_image: str, docker_host: str) -> Iterator[Project]:
-    made = Project(base_image, "rocketbedtest")
-    yield made
-    made.down()
+    started = Project(base_image, "rocketbedtest")
+    yield started
+    started.down()
 
 
 def rocketbed(*arguments: str, text: str | None = None) -> str:
@@ -82,13 +82,13 @@ def rocketbed(*arguments: str, text: str | None = None) -> str:
 
 
 def state(daemon: Daemon, container: str) -> dict[str, Any]:
-    found: dict[str, Any] = daemon.api.inspect_container(container)["State"]
-    return found
+    state_read: dict[str, Any] = daemon.api.inspect_container(container)["State"]
+    return state_read
 
 
-def wait_health(daemon: Daemon, container: str, wanted: str) -> None:
+def wait_health(daemon: Daemon, container: str, expected: str) -> None:
     until = time.monotonic() + UP_S
-    while state(daemon, container)["Health"]["Status"] != wanted:
+    while state(daemon, container)["Health"]["Status"] != expected:
         assert time.monotonic() < until, state(daemon, container)["Health"]
         time.sleep(0.1)
 
@@ -114,10 +114,10 @@ def test_a_cluster_is_used_from_this_system(project: Project, daemon: Daemon) ->
 
 
 def health(daemon: Daemon, container: str, *words: str) -> tuple[int, str]:
-    """What `rocketbed health` says in a container."""
-    made = daemon.api.exec_create(container, ["rocketbed", "health", *words])
-    said = daemon.api.exec_start(made["Id"]).decode().strip()
-    return daemon.api.exec_inspect(made["Id"])["ExitCode"], said
+    """Return code and output of `rocketbed health` in a container."""
+    created = daemon.api.exec_create(container, ["rocketbed", "health", *words])
+    output = daemon.api.exec_start(created["Id"]).decode().strip()
+    return daemon.api.exec_inspect(created["Id"])["ExitCode"], output
 
 
 @pytest.mark.ci
@@ -157,7 +157,7 @@ def test_a_stop_is_clean(project: Project, daemon: Daemon) -> None:
 def test_the_testbed_runs_in_a_container(project: Project, tmp_path: Path) -> None:
     project.run("chaos.yaml", "build", REPORT=str(tmp_path))
     arguments = ("chaos", "run", "power-lone", "--backend", "process", "--quick", "--json")
-    said = project.run(
+    output = project.run(
         "chaos.yaml",
         "run",
         "--rm",
@@ -169,7 +169,7 @@ def test_the_testbed_runs_in_a_container(project: Project, tmp_path: Path) -> No
         "/report",
         REPORT=str(tmp_path),
     )
-    row = json.loads(said[said.index("{") :])
+    row = json.loads(output[output.index("{") :])
     assert (row["verdict"], row["exit_code"]) == ("pass", 0)
     assert (tmp_path / "power-lone-1-process" / "index.html").exists()
 
@@ -195,14 +195,14 @@ def test_a_group_fails_over_in_containers(project: Project, daemon: Daemon) -> N
     assert f"node-{after['leader']}" != leader
     with Consumer(nameservers=nameserver, group="readers") as consumer:
         consumer.subscribe("Greetings", start="first")
-        found = 0
+        count = 0
         while messages := consumer.poll(timeout_s=5):
-            found += len(messages)
-    assert found == 2 * (MESSAGES // 2)
+            count += len(messages)
+    assert count == 2 * (MESSAGES // 2)
 
 
 def test_nothing_is_left_after_a_down_with_volumes(project: Project, daemon: Daemon) -> None:
-    """Of containers that were made anew, and of commands in the client's, neither."""
+    """Neither containers that were recreated nor the client's commands leave anything."""
     project.down()
     before = names_of_volumes(daemon)
     project.run("classic.yaml", "up", "-d")

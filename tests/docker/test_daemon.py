@@ -43,7 +43,7 @@ def programs(address: str) -> list[int]:
 
 
 def is_over(pid: int) -> bool:
-    """Whether a process has ended, waited for or not."""
+    """True if a process has ended, waited for or not."""
     try:
         return " Z " in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -52,16 +52,16 @@ def is_over(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def directory(docker_host: str, image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a daemon that has the image too."""
-    made = tmp_path_factory.mktemp("daemon") / "docker"
+    """Directory of a daemon that has the image too."""
+    created = tmp_path_factory.mktemp("daemon") / "docker"
     with Daemon.connect(docker_host) as built:
         ready_image(built)  # the name may be that of an image of docker-compose's by now
-    with private_daemon(made) as (_, address):
+    with private_daemon(created) as (_, address):
         save = ["docker", "--host", docker_host, "save", IMAGE]
         with subprocess.Popen(save, stdout=subprocess.PIPE) as saving:
             load = ["docker", "--host", address, "load", "--quiet"]
             subprocess.run(load, stdin=saving.stdout, check=True, capture_output=True)
-    return made
+    return created
 
 
 @pytest.mark.ci
@@ -84,10 +84,10 @@ def test_a_daemon_that_dies_ends_the_run_with_a_sentence(directory: Path, tmp_pa
             assert len(pids) == 4, lines  # a node, a nameserver, and the machines of both
             pid = Path(address.removeprefix("unix://")).with_name("pid").read_text()
             os.kill(int(pid), signal.SIGKILL)
-            said = run.stdout.read()
+            output = run.stdout.read()
         assert run.returncode == 4
-        assert "the Docker daemon does not answer" in said
-        assert "Traceback" not in said
+        assert "the Docker daemon does not answer" in output
+        assert "Traceback" not in output
         assert serving.wait(WAIT_S) == 1
         assert serving.stderr is not None
         assert "dockerd exited with code -9" in serving.stderr.read()
@@ -102,10 +102,10 @@ def test_a_daemon_that_is_killed_takes_its_containers_along(directory: Path) -> 
         with Daemon.connect(address) as daemon:
             labels = {LABEL: "of-a-killed-run"}
             for own in (labels, {}):
-                made = daemon.api.create_container(
+                container = daemon.api.create_container(
                     IMAGE, ["sleep", "infinity"], entrypoint=[], labels=own
                 )
-                daemon.api.start(made["Id"])
+                daemon.api.start(container["Id"])
         pids = programs(address)
         assert len(pids) == 2
         serving.kill()

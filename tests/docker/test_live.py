@@ -40,17 +40,17 @@ def test_a_run_in_containers_is_broken_by_hand(daemon: Daemon, tmp_path: Path) -
     assert "PASS" in run.output()
     assert nothing_left(daemon)
     file = tmp_path / "report" / "LIVE-by-hand-3.rbx"
-    again = rocketbed("chaos", "replay", str(file), "--report", str(tmp_path / "again"))
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "seed 3, docker" in again.stdout
+    replayed = rocketbed("chaos", "replay", str(file), "--report", str(tmp_path / "again"))
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    assert "seed 3, docker" in replayed.stdout
     assert nothing_left(daemon)
 
 
 @pytest.mark.ci
 def test_a_cluster_in_containers_is_watched(daemon: Daemon, tmp_path: Path) -> None:
     place = str(tmp_path / "cluster")
-    made = rocketbed("cluster", "up", "--docker", "--dir", place, "--port", "0", "--slaves", "1")
-    assert made.returncode == 0, made.stderr
+    up = rocketbed("cluster", "up", "--docker", "--dir", place, "--port", "0", "--slaves", "1")
+    assert up.returncode == 0, up.stderr
     try:
         with live(tmp_path / "log", "cluster", "watch", "--dir", place, "--load", "50") as watch:
             watch.wait_for(follows("slave-1"))

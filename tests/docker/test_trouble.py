@@ -33,13 +33,15 @@ def ours(daemon: Daemon) -> list[str]:
 @contextmanager
 def a_strangers_container(daemon: Daemon) -> Iterator[str]:
     """Somebody else's, with our image and no label of ours."""
-    made = daemon.api.create_container(images.IMAGE, ["sleep", "infinity"], entrypoint=[])["Id"]
-    daemon.api.start(made)
+    container = daemon.api.create_container(images.IMAGE, ["sleep", "infinity"], entrypoint=[])[
+        "Id"
+    ]
+    daemon.api.start(container)
     try:
-        yield made
-        assert daemon.api.inspect_container(made)["State"]["Running"]
+        yield container
+        assert daemon.api.inspect_container(container)["State"]["Running"]
     finally:
-        daemon.api.remove_container(made, force=True)
+        daemon.api.remove_container(container, force=True)
 
 
 @contextmanager
@@ -79,16 +81,16 @@ def test_a_harness_that_is_ended_leaves_nothing(
 def test_two_harnesses_at_once_do_not_meet(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    with harness(tmp_path / "one") as one:
+    with harness(tmp_path / "one") as first:
         alone = set(ours(daemon))
         with harness(tmp_path / "two") as two:
             assert alone < set(ours(daemon))
             two.send_signal(signal.SIGINT)
             two.wait(WAIT_S)
         assert set(ours(daemon)) == alone
-        assert one.poll() is None
-        one.send_signal(signal.SIGINT)
-        one.wait(WAIT_S)
+        assert first.poll() is None
+        first.send_signal(signal.SIGINT)
+        first.wait(WAIT_S)
     assert not ours(daemon)
 
 
@@ -109,9 +111,9 @@ def test_a_container_that_dies_by_itself_is_a_finding(daemon: Daemon, tmp_path: 
                 )
                 daemon.api.kill(node.removeprefix("/"))
         process.wait(WAIT_S)
-    said = "".join(lines)
-    assert process.returncode == 3, said
-    assert "b1 ended by itself" in said
+    output = "".join(lines)
+    assert process.returncode == 3, output
+    assert "b1 ended by itself" in output
     assert not ours(daemon)
 
 
@@ -138,8 +140,8 @@ def test_a_cluster_by_one_command(daemon: Daemon, tmp_path: Path) -> None:
     assert "stopped" in down.stdout, down.stderr
     assert "killed (did not stop in time)" not in down.stdout
     assert not ours(daemon)
-    again = rocketbed("cluster", "up", "--dir", directory)
-    assert again.returncode == 0, again.stderr
+    second_up = rocketbed("cluster", "up", "--dir", directory)
+    assert second_up.returncode == 0, second_up.stderr
     assert rocketbed("cluster", "down", "--remove", "--dir", directory).returncode == 0
     assert not ours(daemon)
     assert not (tmp_path / "bed").exists()
@@ -153,8 +155,8 @@ def test_a_cluster_with_failover_by_one_command(daemon: Daemon, tmp_path: Path) 
     def group() -> dict[str, Any]:
         status = rocketbed("cluster", "status", "--json", *place)
         assert status.returncode == 0, status.stdout
-        found: dict[str, Any] = json.loads(status.stdout)["group"]
-        return found
+        group_read: dict[str, Any] = json.loads(status.stdout)["group"]
+        return group_read
 
     first = group()
     handed = rocketbed("cluster", "handover", *place)
@@ -170,12 +172,12 @@ def test_what_a_deleted_cluster_left_is_in_nobodys_way(daemon: Daemon, tmp_path:
     directory = tmp_path / "bed"
     options = ("--docker", "--slaves", "0", "--port", "0", "--dir", str(directory))
     assert rocketbed("cluster", "up", *options).returncode == 0
-    left = ours(daemon)
-    assert left
+    remains = ours(daemon)
+    assert remains
     subprocess.run(["rm", "-rf", str(directory)], check=True)
-    again = rocketbed("cluster", "up", *options)
-    assert again.returncode == 0, again.stderr
-    assert len(ours(daemon)) == len(left)
+    second_up = rocketbed("cluster", "up", *options)
+    assert second_up.returncode == 0, second_up.stderr
+    assert len(ours(daemon)) == len(remains)
     assert rocketbed("cluster", "down", "--dir", str(directory)).returncode == 0
     assert not ours(daemon)
 
@@ -183,10 +185,10 @@ def test_what_a_deleted_cluster_left_is_in_nobodys_way(daemon: Daemon, tmp_path:
 def test_a_port_that_is_taken_is_named(daemon: Daemon, tmp_path: Path) -> None:
     import socket
 
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
         options = ("--docker", "--dir", str(tmp_path / "bed"), "--port", port)
         up = rocketbed("cluster", "up", *options)
     assert up.returncode == 1
@@ -236,9 +238,9 @@ def test_one_directory_has_one_daemon(docker_host: str) -> None:
 
 
 def test_the_doctor_says_what_there_is(docker_host: str) -> None:
-    found = rocketbed("chaos", "doctor", "--json")
-    assert '"docker"' in found.stdout
-    assert f"at {docker_host}; {images.IMAGE} is there" in found.stdout
+    doctor = rocketbed("chaos", "doctor", "--json")
+    assert '"docker"' in doctor.stdout
+    assert f"at {docker_host}; {images.IMAGE} is there" in doctor.stdout
 
 
 def test_an_interrupted_start_of_a_cluster_leaves_nothing_in_the_daemon(

@@ -19,15 +19,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def installation(request: pytest.FixtureRequest) -> Installation:
-    """Of the version that a test names as this fixture's parameter, or else of `VERSION`."""
+    """Installation of the version that a test names as this fixture's parameter, or else of
+    `VERSION`.
+    """
     return install(getattr(request, "param", VERSION))
 
 
 @pytest.fixture
 async def site(installation: Installation, tmp_path: Path) -> AsyncIterator[Site]:
-    found = Site(tmp_path, installation)
+    opened = Site(tmp_path, installation)
     try:
-        yield found
+        yield opened
     finally:
         with trio.CancelScope(shield=True):
-            await found.close()
+            await opened.close()

@@ -41,8 +41,8 @@ async def test_ali_ons_sends_and_is_given_again_what_it_failed_with(site: Site) 
             assert (await producer.send(message))["status"] == "SEND_OK"
         await producer.send(Message(FAILED, b"again"))
         await reader.until(lambda rows: bodies_of(rows) == {b"first", b"late", large})
-        (came,) = [row["at"] for row in reader.rows if row["body"] == b"late"]
-        assert came - late >= 5  # what level 2 means
+        (arrived_at,) = [row["at"] for row in reader.rows if row["body"] == b"late"]
+        assert arrived_at - late >= 5  # what level 2 means
         (first,) = [row for row in reader.rows if row["body"] == b"first"]
         assert (first["tag"], first["keys"]) == ("red", "k1 k2")
         assert len(reader.rows) == 3
@@ -75,16 +75,16 @@ async def test_a_group_of_ali_ons_and_ours_over_a_kill(site: Site) -> None:
     nameserver, logs = site.nameserver, site.directory
     async with Admin(nameservers=nameserver) as admin:
         await admin.create_topic(SHARED, queues=QUEUES)
-    wanted: set[bytes] = set()
-    async with ons_consumer(nameserver, logs / "one.log", GROUP, SHARED) as one:
-        wanted.update(await send(site, "alone"))
-        await one.until(lambda rows: wanted <= bodies_of(rows))
+    sent: set[bytes] = set()
+    async with ons_consumer(nameserver, logs / "one.log", GROUP, SHARED) as first:
+        sent.update(await send(site, "alone"))
+        await first.until(lambda rows: sent <= bodies_of(rows))
         async with ons_consumer(nameserver, logs / "two.log", GROUP, SHARED) as two:
             for number in count():  # until each has its half
                 word = f"two {number}"
-                wanted.update(await send(site, word))
-                await until(lambda: wanted <= bodies_of(one.rows, two.rows))
-                halves = [sum(of(word, row) for row in member.rows) for member in (one, two)]
+                sent.update(await send(site, word))
+                await until(lambda: sent <= bodies_of(first.rows, two.rows))
+                halves = [sum(of(word, row) for row in member.rows) for member in (first, two)]
                 if halves == [QUEUES * COUNT // 2] * 2:
                     break
                 assert number < 100
@@ -101,17 +101,17 @@ async def test_a_group_of_ali_ons_and_ours_over_a_kill(site: Site) -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(collect)
-                wanted.update(await send(site, "beside"))
-                everyone = (one.rows, two.rows)
-                await until(lambda: wanted <= bodies_of(*everyone) | set(ours))
+                sent.update(await send(site, "beside"))
+                everyone = (first.rows, two.rows)
+                await until(lambda: sent <= bodies_of(*everyone) | set(ours))
                 assert ours
                 await site.kill(broker)
                 await site.start(broker, "rocketbed")
-                wanted.update(await send(site, "after"))
-                await until(lambda: wanted <= bodies_of(*everyone) | set(ours))
+                sent.update(await send(site, "after"))
+                await until(lambda: sent <= bodies_of(*everyone) | set(ours))
                 nursery.cancel_scope.cancel()
-    got = Counter(ours) + Counter(row["body"] for row in one.rows + two.rows)
-    assert got.keys() == wanted
+    got = Counter(ours) + Counter(row["body"] for row in first.rows + two.rows)
+    assert got.keys() == sent
     # A queue that moves begins where it was committed; a kill takes what was not saved (5 s).
     assert got.total() <= 3 * len(got), got
 
@@ -125,7 +125,7 @@ def of(word: str, row: Row) -> bool:
 
 
 async def send(site: Site, word: str) -> set[bytes]:
-    """So many into each queue."""
+    """Send `count` messages into each queue."""
     bodies = [f"{word} {number}".encode() for number in range(QUEUES * COUNT)]
     await write(site.nameserver, [Message(SHARED, body) for body in bodies])
     return set(bodies)

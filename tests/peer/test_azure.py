@@ -24,14 +24,14 @@ def azure() -> Iterator[AzureServer]:
 @pytest.mark.parametrize("view", ["records", "consumequeue", "blocks", "files"])
 def test_every_view_is_the_same(azure: AzureServer, tmp_path: Path, view: str) -> None:
     log = healthy(tmp_path)
-    there = azure.put(log.root, f"same-{view}")
+    location = azure.put(log.root, f"same-{view}")
     options: dict[str, Any] = {"view": view, **azure.options}
     if view != "files":
         options["splitBytes"] = 700
-    found = rows(there, **options)
-    assert same(found) == same(rows(log.root, view=view))
+    actual_rows = rows(location, **options)
+    assert same(actual_rows) == same(rows(log.root, view=view))
     if view == "files":
-        assert found[0]["path"] == f"{there}/commitlog/{0:020d}"
+        assert actual_rows[0]["path"] == f"{location}/commitlog/{0:020d}"
 
 
 def test_damage_is_found_there_too(azure: AzureServer, tmp_path: Path) -> None:
@@ -39,10 +39,10 @@ def test_damage_is_found_there_too(azure: AzureServer, tmp_path: Path) -> None:
     log.flip(log.offsets[3] + 90)
     log.write(log.offsets[-1] + 60, bytes(log.sizes[-1] - 60))
     log.close()
-    there = azure.put(log.root, "damage")
-    found = rows(there, **azure.options)
-    assert same(found) == same(rows(log.root))
-    assert [why for _, why in reasons(found)] == ["crc_mismatch", "torn_tail"]
+    location = azure.put(log.root, "damage")
+    actual_rows = rows(location, **azure.options)
+    assert same(actual_rows) == same(rows(log.root))
+    assert [why for _, why in reasons(actual_rows)] == ["crc_mismatch", "torn_tail"]
 
 
 def test_what_is_not_there_is_named(azure: AzureServer) -> None:
@@ -60,8 +60,8 @@ def test_spark_takes_the_settings_that_its_configuration_has(
     spark = build_session("azure", master="local[2]", conf=conf)
     try:
         stores = f"{ADDRESS}/many/*/store".replace("abfss", "abfs")
-        found = pipeline.read(spark, stores, ["broker", "body"], splitBytes="2k")
-        counts = {row["broker"]: row["count"] for row in found.groupBy("broker").count().collect()}
+        frame = pipeline.read(spark, stores, ["broker", "body"], splitBytes="2k")
+        counts = {row["broker"]: row["count"] for row in frame.groupBy("broker").count().collect()}
         assert counts == {"orders-store": 60, "bills-store": 60}
         wrong = {f"fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net": "AAAA"}
         with pytest.raises(AnalysisException, match=r"ROCKETBED_UNREADABLE.*AuthorizationFailure"):

@@ -18,7 +18,7 @@ Contents = list[tuple[int, int, bytes, str | None, tuple[str, ...], int]]
 
 
 def contents(rows: list[Row]) -> Contents:
-    """What the producers gave, and its place."""
+    """Return the contents given by the producers, and the place."""
     return sorted((r.queue_id, r.queue_offset, r.body, r.tag, r.keys, r.flag) for r in rows)
 
 

@@ -47,8 +47,8 @@ async def test_the_real_broker_reads_every_message_we_wrote(site: Site, ending: 
     after = by_place(await read(site.nameserver, TOPICS))
     assert_held(after, written)
     for topic in TOPICS:
-        wanted = by_key(after.values(), topic)
-        assert await query(site.nameserver, topic, wanted) == wanted
+        by_keys = by_key(after.values(), topic)
+        assert await query(site.nameserver, topic, by_keys) == by_keys
 
 
 def assert_filled_several(broker: Broker) -> None:
@@ -59,6 +59,6 @@ def assert_filled_several(broker: Broker) -> None:
 
 async def assert_found_by_key(java: JavaClient, rows: dict[tuple[str, int, int], Row]) -> None:
     for topic in TOPICS:
-        wanted = by_key(rows.values(), topic)
-        assert len(wanted) > 100
-        assert await java.query(topic, wanted) == wanted
+        by_keys = by_key(rows.values(), topic)
+        assert len(by_keys) > 100
+        assert await java.query(topic, by_keys) == by_keys

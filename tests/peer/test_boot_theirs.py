@@ -40,8 +40,8 @@ async def test_nothing_acknowledged_is_lost_when_rocketbed_takes_over(site: Site
         rows = by_place(await read(site.nameserver, (LOAD, MIXED)))
         assert_acknowledged(rows, acknowledged)
         assert_held(rows, mixed)
-        wanted = by_key(rows.values(), LOAD)
-        assert await query(site.nameserver, LOAD, wanted) == wanted
+        by_keys = by_key(rows.values(), LOAD)
+        assert await query(site.nameserver, LOAD, by_keys) == by_keys
 
         mixed += await write(site.nameserver, varied([MIXED], 300, seed=3))
         after = by_place(await read(site.nameserver, (LOAD, MIXED)))
@@ -52,4 +52,4 @@ async def test_nothing_acknowledged_is_lost_when_rocketbed_takes_over(site: Site
 
         await site.start(broker, "rocketmq")
         assert by_place(await java.read((LOAD, MIXED))) == after
-        assert await java.query(LOAD, wanted) == wanted
+        assert await java.query(LOAD, by_keys) == by_keys

@@ -1,5 +1,5 @@
-"""Our client does the same things at a broker of ours and at a real RocketMQ 5.5.0: each step says
-what came of it, and the two accounts have to agree."""
+"""Our client does the same things at a broker of ours and at a real RocketMQ 5.5.0: each step
+records its result, and the two accounts have to agree."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -51,7 +51,7 @@ async def test_our_client_does_the_same_at_both(installation: Installation, tmp_
 
 
 async def tell(installation: Installation, directory: Path, kind: Kind, account: Account) -> None:
-    """All steps at a nameserver and a broker of one kind."""
+    """Run all steps at a nameserver and a broker of one kind."""
     site = Site(directory, installation)
     try:
         await site.start_nameserver(kind)
@@ -63,10 +63,10 @@ async def tell(installation: Installation, directory: Path, kind: Kind, account:
         ):
             for topic in (TOPIC, TAGGED, SHARED, ORDERED, REFUSED):
                 await admin.create_topic(topic, queues=QUEUES)
-            told = _Told(site, admin, producer, queue_of(TOPIC, broker.name, 0), account)
+            context = _Told(site, admin, producer, queue_of(TOPIC, broker.name, 0), account)
             with trio.fail_after(LIMIT_S):
                 for step in STEPS:
-                    account.append((step.__name__, await step(told)))
+                    account.append((step.__name__, await step(context)))
     finally:
         with trio.CancelScope(shield=True):
             await site.close()
@@ -78,7 +78,7 @@ def queue_of(topic: str, broker: str, number: int) -> MessageQueue:
 
 async def until(is_so: Callable[[], bool | Awaitable[bool]]) -> None:
     """Look again and again: a real broker's state has no event here."""
-    while not (found := is_so()) or not (found is True or await found):  # noqa: ASYNC110
+    while not (result := is_so()) or not (result is True or await result):  # noqa: ASYNC110
         await trio.sleep(0.05)
 
 
@@ -102,29 +102,31 @@ class _Told:
             yield consumer
 
 
-async def sends(told: _Told) -> Any:
-    """What is acknowledged, where, and what is refused by which code."""
+async def sends(context: _Told) -> Any:
+    """Return acknowledged sends with their places, and refused ones with their codes."""
     first = [
-        await told.producer.send(Message(TOPIC, b"%d" % n), queue=told.queue) for n in range(6)
+        await context.producer.send(Message(TOPIC, b"%d" % n), queue=context.queue)
+        for n in range(6)
     ]
     batch = [Message(TOPIC, b"batch %d" % n, tag="b", keys=("k",)) for n in range(3)]
-    place = told.place(TOPIC, 1)
+    place = context.place(TOPIC, 1)
     labelled = Message(
         TOPIC, b"labelled", tag="red", keys=("one", "two"), properties={"colour": "ü"}, flag=7
     )
-    others = [
-        await told.producer.send_batch(batch, queue=place),
-        await told.producer.send(labelled, queue=place),
-        await told.producer.send(Message(TOPIC, b"x"), queue=told.place(TOPIC, 99)),
+    outcomes = [
+        await context.producer.send_batch(batch, queue=place),
+        await context.producer.send(labelled, queue=place),
+        await context.producer.send(Message(TOPIC, b"x"), queue=context.place(TOPIC, 99)),
     ]
     in_order = [
-        await told.producer.send(Message(ORDERED, b"%d" % n), order_key="one key") for n in range(5)
+        await context.producer.send(Message(ORDERED, b"%d" % n), order_key="one key")
+        for n in range(5)
     ]
     queues = {one.queue.queue_id for one in in_order if isinstance(one, Sent)}
-    return list(map(shown, first + others)), len(queues)
+    return list(map(summary, first + outcomes)), len(queues)
 
 
-def shown(outcome: Outcome) -> Any:
+def summary(outcome: Outcome) -> Any:
     if isinstance(outcome, Sent):
         return outcome.status.name, outcome.queue.queue_id, outcome.queue_offset
     return type(outcome).__name__, outcome.code
@@ -137,67 +139,67 @@ def row(message: Received) -> Any:
 
 
 async def read(consumer: Consumer, count: int) -> list[Received]:
-    found: list[Received] = []
-    while len(found) < count:
-        found += await consumer.poll(timeout_s=5.0)
-    return found
+    messages: list[Received] = []
+    while len(messages) < count:
+        messages += await consumer.poll(timeout_s=5.0)
+    return messages
 
 
-async def reads(told: _Told) -> Any:
+async def reads(context: _Told) -> Any:
     """Everything, then back to a place, back in time, and on from what was committed."""
-    async with told.consumer("readers") as consumer:
+    async with context.consumer("readers") as consumer:
         await consumer.subscribe(TOPIC, start="first")
         everything = await read(consumer, 10)
-        consumer.seek(told.queue, 4)
-        again = await read(consumer, 2)
-        at = {one.queue_offset: one.stored_ms for one in everything if one.queue == told.queue}
-        await consumer.seek_to_time(told.queue, at[5] + 60_000)
-        future = consumer.position(told.queue)
-        await consumer.seek_to_time(told.queue, at[0] - 60_000)
-        past = consumer.position(told.queue)
+        consumer.seek(context.queue, 4)
+        reread = await read(consumer, 2)
+        at = {one.queue_offset: one.stored_ms for one in everything if one.queue == context.queue}
+        await consumer.seek_to_time(context.queue, at[5] + 60_000)
+        future = consumer.position(context.queue)
+        await consumer.seek_to_time(context.queue, at[0] - 60_000)
+        past = consumer.position(context.queue)
         await read(consumer, 6)
         lag = {queue.queue_id: count for queue, count in (await consumer.lag()).items()}
-        await consumer.commit({told.queue: 3})
-        committed = await consumer.committed(told.queue)
-    async with told.consumer("readers") as consumer:
-        await consumer.assign([told.queue])
+        await consumer.commit({context.queue: 3})
+        committed = await consumer.committed(context.queue)
+    async with context.consumer("readers") as consumer:
+        await consumer.assign([context.queue])
         on = await read(consumer, 3)
-        consumer.pause(told.queue)
-        await told.producer.send(Message(TOPIC, b"while paused"), queue=told.queue)
+        consumer.pause(context.queue)
+        await context.producer.send(Message(TOPIC, b"while paused"), queue=context.queue)
         paused = await consumer.poll(timeout_s=0.5)
-        consumer.resume(told.queue)
+        consumer.resume(context.queue)
         resumed = await read(consumer, 1)
     rows = sorted(map(row, everything))
-    return rows, list(map(row, again + on + paused + resumed)), future, past, lag, committed
+    return rows, list(map(row, reread + on + paused + resumed)), future, past, lag, committed
 
 
-async def filters(told: _Told) -> Any:
+async def filters(context: _Told) -> Any:
     """Just the tags that were asked for, one of a negative hash among them."""
     for tag in ("red", "green", "violet", None, "red"):
-        await told.producer.send(Message(TAGGED, str(tag).encode(), tag=tag))
-    async with told.consumer("filtering") as consumer:
+        await context.producer.send(Message(TAGGED, str(tag).encode(), tag=tag))
+    async with context.consumer("filtering") as consumer:
         await consumer.subscribe(TAGGED, tags="red || violet", start="first")
-        found = await read(consumer, 3)
+        messages = await read(consumer, 3)
         await consumer.commit()
         ends = {q.queue_id: await consumer.offsets.max_offset(q) for q in consumer.positions()}
         stands = {q.queue_id: p for q, p in consumer.positions().items() if p > ends[q.queue_id]}
         await consumer.unsubscribe(TAGGED)
-        return sorted(one.body for one in found), sum(ends.values()), stands
+        return sorted(one.body for one in messages), sum(ends.values()), stands
 
 
-async def questions(told: _Told) -> Any:
+async def questions(context: _Told) -> Any:
     """Offsets of queues, and messages by key and by id."""
-    async with told.consumer("asking") as consumer:
+    async with context.consumer("asking") as consumer:
         offsets = consumer.offsets
-        beyond = told.place(TOPIC, 3)
+        beyond = context.place(TOPIC, 3)
         bounds = [
             (await offsets.min_offset(one), await offsets.max_offset(one))
-            for one in (told.queue, beyond)
+            for one in (context.queue, beyond)
         ]
-        nothing = await consumer.committed(told.queue)
-        pulled = [await consumer.pull(told.queue, at) for at in (2, 7, 50)]
-    by_key = await told.admin.messages_by_key(TOPIC, "k")
-    by_id = await told.admin.message(by_key[0].message_id, TOPIC)
+        nothing = await consumer.committed(context.queue)
+        pulled = [await consumer.pull(context.queue, at) for at in (2, 7, 50)]
+    by_key = await context.admin.messages_by_key(TOPIC, "k")
+    by_id = await context.admin.message(by_key[0].message_id, TOPIC)
     shown_pulls = [
         (one.status.name, one.next_offset, one.min_offset, one.max_offset, len(one.messages))
         for one in pulled
@@ -205,51 +207,51 @@ async def questions(told: _Told) -> Any:
     return bounds, nothing, shown_pulls, sorted(map(row, by_key)), row(by_id) in map(row, by_key)
 
 
-async def shares(told: _Told) -> Any:
+async def shares(context: _Told) -> Any:
     """Two members of a group: each queue has one of them, and each message comes to one."""
     counts: list[int] = []
-    async with told.consumer("sharing") as one, told.consumer("sharing") as other:
-        for member in (one, other):
+    async with context.consumer("sharing") as first, context.consumer("sharing") as second:
+        for member in (first, second):
             await member.subscribe(SHARED, start="first")
-        await until(lambda: [len(member.positions()) for member in (one, other)] == [2, 2])
+        await until(lambda: [len(member.positions()) for member in (first, second)] == [2, 2])
         for number in range(8):
-            await told.producer.send(
-                Message(SHARED, b"%d" % number), queue=told.place(SHARED, number % QUEUES)
+            await context.producer.send(
+                Message(SHARED, b"%d" % number), queue=context.place(SHARED, number % QUEUES)
             )
-        found = [sorted(m.body for m in await read(member, 4)) for member in (one, other)]
-        counts = [len(part) for part in found]
-        bodies = sorted(found[0] + found[1])
-    async with told.consumer("sharing") as left:
-        await left.subscribe(SHARED, start="first")
-        await until(lambda: len(left.positions()) == QUEUES)
+        parts = [sorted(m.body for m in await read(member, 4)) for member in (first, second)]
+        counts = [len(part) for part in parts]
+        bodies = sorted(parts[0] + parts[1])
+    async with context.consumer("sharing") as remaining_member:
+        await remaining_member.subscribe(SHARED, start="first")
+        await until(lambda: len(remaining_member.positions()) == QUEUES)
     return counts, bodies
 
 
-async def listens(told: _Told) -> Any:
-    """What a function refuses comes again, later, and in the end is a dead letter."""
-    heard: list[tuple[bytes, int]] = []
-    async with told.consumer("listening") as consumer:
+async def listens(context: _Told) -> Any:
+    """A message that a function refuses comes again, later, and in the end is a dead letter."""
+    deliveries: list[tuple[bytes, int]] = []
+    async with context.consumer("listening") as consumer:
         await consumer.subscribe(REFUSED, start="first")
         for body in (b"at once", b"later", b"never"):
-            await told.producer.send(Message(REFUSED, body))
-        await told.producer.send(Message(REFUSED, b"delayed", delay_level=1))
+            await context.producer.send(Message(REFUSED, body))
+        await context.producer.send(Message(REFUSED, b"delayed", delay_level=1))
 
         async def handle(message: Received) -> None:
-            heard.append((message.body, message.reconsume_times))
+            deliveries.append((message.body, message.reconsume_times))
             if message.body == b"never" or (message.body, message.reconsume_times) == (b"later", 0):
                 raise ValueError(message.body)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(consumer.listen, handle, max_retries=1))
-            letters = await dead_letters(told)
-            await until(lambda: len(heard) >= 6)
+            letters = await dead_letters(context)
+            await until(lambda: len(deliveries) >= 6)
             consumer.stop_listening()
-        told.account.append(("dead letters", [one.body for one in letters]))
-    return sorted(heard)
+        context.account.append(("dead letters", [one.body for one in letters]))
+    return sorted(deliveries)
 
 
-async def dead_letters(told: _Told) -> list[Received]:
-    async with told.consumer("burying") as consumer:
+async def dead_letters(context: _Told) -> list[Received]:
+    async with context.consumer("burying") as consumer:
         while True:
             try:
                 await consumer.subscribe("%DLQ%listening", start="first")
@@ -258,46 +260,46 @@ async def dead_letters(told: _Told) -> list[Received]:
                 await trio.sleep(0.2)
 
 
-async def keeps_order(told: _Told) -> Any:
+async def keeps_order(context: _Told) -> Any:
     """An ordered listener tries a message again before it goes on."""
-    heard: list[tuple[bytes, int]] = []
-    async with told.consumer("inorder", ordered=True) as consumer:
+    deliveries: list[tuple[bytes, int]] = []
+    async with context.consumer("inorder", ordered=True) as consumer:
         await consumer.subscribe(ORDERED, start="first")
 
         async def handle(message: Received) -> None:
-            heard.append((message.body, message.reconsume_times))
-            if len(heard) == 5 + 1:
+            deliveries.append((message.body, message.reconsume_times))
+            if len(deliveries) == 5 + 1:
                 consumer.stop_listening()
-            if heard[-1] == (b"2", 0):
+            if deliveries[-1] == (b"2", 0):
                 raise ValueError(message.body)
 
         await consumer.listen(handle)
-    return heard
+    return deliveries
 
 
-async def broadcasts(told: _Told) -> Any:
+async def broadcasts(context: _Told) -> Any:
     """Each member has all, and goes on by its own file."""
-    found = []
+    counts = []
     for turn in range(2):
         for name in ("one", "other"):
-            path = str(told.site.directory / f"{name}.json")
-            async with told.consumer("broad", broadcast=path) as consumer:
+            path = str(context.site.directory / f"{name}.json")
+            async with context.consumer("broad", broadcast=path) as consumer:
                 await consumer.subscribe(TAGGED, start="first")
                 if turn == 0:
-                    found.append(len(await read(consumer, 5)))
+                    counts.append(len(await read(consumer, 5)))
                     await consumer.commit()
                 else:
-                    found.append(len(await consumer.poll(timeout_s=0.5)))
-    return found
+                    counts.append(len(await consumer.poll(timeout_s=0.5)))
+    return counts
 
 
-async def administers(told: _Told) -> Any:
-    config = await told.admin.topic_config(TOPIC, told.queue.broker_name)
-    told_of = TOPIC in await told.admin.topics()
-    await told.admin.delete_topic(TOPIC)
+async def administers(context: _Told) -> Any:
+    config = await context.admin.topic_config(TOPIC, context.queue.broker_name)
+    told_of = TOPIC in await context.admin.topics()
+    await context.admin.delete_topic(TOPIC)
 
     async def is_gone() -> bool:
-        return TOPIC not in await told.admin.topics()
+        return TOPIC not in await context.admin.topics()
 
     await until(is_gone)
     return config.read_queue_nums, config.write_queue_nums, config.perm, told_of

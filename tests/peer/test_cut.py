@@ -25,8 +25,8 @@ async def offset_to_name(slave: Broker) -> str:
     """The offset that the slave's refusal names."""
     log = trio.Path(slave.process.log_path)
     while True:
-        if found := re.findall(r"set rbDiverged=(\d+) on this slave", await log.read_text()):
-            return str(found[-1])
+        if matches := re.findall(r"set rbDiverged=(\d+) on this slave", await log.read_text()):
+            return str(matches[-1])
         await trio.sleep(LOOK_S)
 
 
@@ -67,5 +67,5 @@ async def test_a_slave_is_cut_for_a_master_that_lost_its_end(site: Site, goes_on
     await site.kill(slave)
     assert_logs_equal(master.store, slave.store, segments=1)
     assert_sound(slave.store, Severity.TAIL)
-    (kept,) = (slave.store / "rocketbed.cut").iterdir()
-    assert kept.stat().st_size > 0
+    (cut_file,) = (slave.store / "rocketbed.cut").iterdir()
+    assert cut_file.stat().st_size > 0

@@ -94,14 +94,14 @@ async def test_both_faces_do_the_same_at_both(installation: Installation, tmp_pa
     async with trio.open_nursery() as nursery:
         for kind in ("rocketbed", "rocketmq"):
             nursery.start_soon(at, kind)
-    wanted = accounts["rocketmq", "aio"]
-    for who, account in accounts.items():
-        assert account == wanted, who
-    assert wanted["listens"] == [(b"again", 0), (b"again", 1), (b"once", 0)]
+    expected = accounts["rocketmq", "aio"]
+    for client_and_broker, account in accounts.items():
+        assert account == expected, client_and_broker
+    assert expected["listens"] == [(b"again", 0), (b"again", 1), (b"once", 0)]
 
 
 async def tell(clients: Clients, queue: MessageQueue, site: Site) -> Account:
-    """All steps by one face at one broker."""
+    """Run all steps by one face at one broker."""
     account: Account = {}
     async with asyncio.timeout(LIMIT_S), clients("Admin") as admin:
         await admin.create_topic(queue.topic, queues=2)
@@ -113,7 +113,9 @@ async def tell(clients: Clients, queue: MessageQueue, site: Site) -> Account:
 
 
 async def sends(clients: Clients, queue: MessageQueue, site: Site) -> Any:
-    """One, a batch, a refusal; a packed body; several at once, which go as batches."""
+    """Send one message, a batch, a refused one; a packed body; several at once, which go as
+    batches.
+    """
     topic = queue.topic
     beyond = MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=99)
     batch = [Message(topic, b"batch %d" % n, tag="b", keys=("k",)) for n in range(3)]
@@ -128,10 +130,10 @@ async def sends(clients: Clients, queue: MessageQueue, site: Site) -> Any:
         together = await asyncio.gather(
             *(producer.send(Message(topic, b"at once"), queue=queue) for _ in range(SENDERS))
         )
-    return list(map(shown, outcomes)), sorted(map(shown, together))
+    return list(map(summary, outcomes)), sorted(map(summary, together))
 
 
-def shown(outcome: Outcome) -> Any:
+def summary(outcome: Outcome) -> Any:
     if isinstance(outcome, Sent):
         return outcome.status.name, outcome.queue.queue_id, outcome.queue_offset
     return type(outcome).__name__, outcome.code
@@ -141,7 +143,7 @@ async def reads(clients: Clients, queue: MessageQueue, site: Site) -> Any:
     """Everything; nothing more after a commit."""
     async with clients("Consumer", group=f"{queue.topic}-readers") as consumer:
         await consumer.subscribe(queue.topic, start="first")
-        found = await read(consumer, 5 + SENDERS)
+        messages = await read(consumer, 5 + SENDERS)
         await consumer.commit()
         committed = await consumer.committed(queue)
     async with clients("Consumer", group=f"{queue.topic}-readers") as consumer:
@@ -149,21 +151,21 @@ async def reads(clients: Clients, queue: MessageQueue, site: Site) -> Any:
         more = await consumer.poll(timeout_s=0.5)
     rows = [
         (one.queue_offset, one.body, one.tag, one.keys, one.properties.get("colour"))
-        for one in found
+        for one in messages
     ]
     return rows, committed, len(more)
 
 
 async def read(consumer: Any, count: int) -> list[Received]:
-    found: list[Received] = []
-    while len(found) < count:
-        found += await consumer.poll(timeout_s=5.0)
-    return found
+    messages: list[Received] = []
+    while len(messages) < count:
+        messages += await consumer.poll(timeout_s=5.0)
+    return messages
 
 
 async def listens(clients: Clients, queue: MessageQueue, site: Site) -> Any:
-    """What a function refuses once comes once more."""
-    heard: list[tuple[bytes, int]] = []
+    """A message that a function refuses once comes once more."""
+    deliveries: list[tuple[bytes, int]] = []
     async with (
         clients("Consumer", group=f"{queue.topic}-listeners") as consumer,
         clients("Producer", retries=0) as producer,
@@ -173,19 +175,19 @@ async def listens(clients: Clients, queue: MessageQueue, site: Site) -> Any:
             await producer.send(Message(queue.topic, body), queue=queue)
 
         async def handle(message: Received) -> None:
-            heard.append((message.body, message.reconsume_times))
-            if len(heard) == 2 + 1:
+            deliveries.append((message.body, message.reconsume_times))
+            if len(deliveries) == 2 + 1:
                 consumer.stop_listening()
-            if heard[-1] == (b"again", 0):
+            if deliveries[-1] == (b"again", 0):
                 raise ValueError(message.body)
 
         await consumer.listen(handle, workers=1)
-    return sorted(heard)
+    return sorted(deliveries)
 
 
 async def broadcasts(clients: Clients, queue: MessageQueue, site: Site) -> Any:
     """Each member has all, and goes on by its own file."""
-    found = []
+    bodies = []
     for count in (5 + SENDERS + 2, 0):
         for name in ("one", "other"):
             path = str(site.directory / f"{queue.topic}-{name}.json")
@@ -194,5 +196,5 @@ async def broadcasts(clients: Clients, queue: MessageQueue, site: Site) -> Any:
                 await consumer.subscribe(queue.topic, start="first")
                 got = await read(consumer, count) or await consumer.poll(timeout_s=0.5)
                 await consumer.commit()
-                found.append([one.body for one in got])
-    return found
+                bodies.append([one.body for one in got])
+    return bodies

@@ -1,5 +1,5 @@
-"""A group with failover beside the real RocketMQ: its directories boot there, a slave of RocketMQ's
-follows whoever leads, and Java's clients go on over the death of a leader."""
+"""A failover group beside the real RocketMQ: its directories boot there, a slave of RocketMQ's
+follows each leader, and Java's clients go on over the death of a leader."""
 
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -118,17 +118,17 @@ async def test_a_real_slave_follows_whoever_leads(site: Site) -> None:
         await site.start(slave, "rocketmq")
         await caught_up(site, slave, cluster, first)
 
-        others = [name for name in cluster.nodes if name != first]
-        for name in others:
+        followers = [name for name in cluster.nodes if name != first]
+        for name in followers:
             cluster.pause(name)
         lost = await send_unconfirmed(site)
         confirmed, end = await ends(site, cluster, first)
         assert confirmed < end
         assert await slave_end(site, slave) <= confirmed
         # What came to the others while they were paused dies with them.
-        for name in (*others, first):
+        for name in (*followers, first):
             await kill(cluster, name)
-        await cluster.start(*others)
+        await cluster.start(*followers)
         second = await leader_of(cluster)
         await in_sync(cluster, 2)
         written += await write(site.nameserver, varied(TOPICS, 200, seed=2))
@@ -166,7 +166,7 @@ async def test_javas_clients_go_on_over_the_death_of_a_leader(site: Site) -> Non
             flow = partial(java.ask, "flow", topic=FLOW, group="flow", polls=list(POLLS))
 
             def at_another(start: str) -> int:
-                """So many were taken by another node than the first leader, which an id tells."""
+                """Number of messages that another node than the first leader took, by their ids."""
                 dead = f"{cluster.plan.member(first).port:08X}"
                 return sum(row["offsetMsgId"][8:16] != dead for row in of("sent", start))
 
@@ -179,11 +179,11 @@ async def test_javas_clients_go_on_over_the_death_of_a_leader(site: Site) -> Non
             await until(lambda: any(row["kind"] == "ended" for row in rows))
             await until(lambda: bodies("sent") <= bodies("got"))
             await java.next_line()
-        found = by_place(await read(site.nameserver, [FLOW]))
-        assert bodies("sent") <= {row.body.decode() for row in found.values()}
+        rows_by_place = by_place(await read(site.nameserver, [FLOW]))
+        assert bodies("sent") <= {row.body.decode() for row in rows_by_place.values()}
         for row in of("sent"):
             place = FLOW, row["queueId"], row["queueOffset"]
-            assert found[place].body.decode() == row["body"]
+            assert rows_by_place[place].body.decode() == row["body"]
     for poll_ms, start in POLLS.items():
         gap_s, failed = longest_gap_s(of("sent", start)), len(of("failed", start))
         print(f"routes asked for every {poll_ms or 30_000} ms: {gap_s:.2f} s, {failed} failed")
@@ -208,7 +208,7 @@ async def test_javas_default_producer_goes_on_at_another_group(site: Site) -> No
             assert await admin.create_topic(FLOW, queues=QUEUES) == ["broker-a", "broker-b"]
 
         def sent_to(broker: str, *, but: str = "") -> list[dict[str, Any]]:
-            """What its nodes, but for one of them, have acknowledged; an id tells which."""
+            """Return the messages acknowledged by all nodes but one; an id tells which."""
             nodes = [one for one in cluster.plan.nodes(broker) if one.name != but]
             ports = {f"{one.port:08X}" for one in nodes}
             return [row for row in of("sent") if row["offsetMsgId"][8:16] in ports]
@@ -260,12 +260,12 @@ async def group_of(cluster: LocalCluster, broker: str) -> GroupStatus | None:
 
 
 async def leader_of(cluster: LocalCluster, broker: str = BROKER_NAME) -> str:
-    """Who leads, once it runs and the nameserver routes to it as the master."""
+    """Return the leader's name, once it runs and the nameserver routes to it as the master."""
     with trio.fail_after(LIMIT_S):
         while True:
-            found = await group_of(cluster, broker)
-            if found is not None and found.leader is not None:
-                name = found.names[found.leader]
+            group = await group_of(cluster, broker)
+            if group is not None and group.leader is not None:
+                name = group.names[group.leader]
                 async with cluster.admin() as admin:
                     routes = (await admin.cluster()).broker_addr_table.get(broker)
                 address = routes.broker_addrs.get(0) if routes else None
@@ -275,11 +275,11 @@ async def leader_of(cluster: LocalCluster, broker: str = BROKER_NAME) -> str:
 
 
 async def in_sync(cluster: LocalCluster, count: int, broker: str = BROKER_NAME) -> None:
-    """Until so many have everything; a leader takes messages from two on."""
+    """Wait until `count` replicas have everything; a leader takes messages from two on."""
     with trio.fail_after(LIMIT_S):
         while True:
-            found = await group_of(cluster, broker)
-            if found is not None and len(found.in_sync) >= count:
+            group = await group_of(cluster, broker)
+            if group is not None and len(group.in_sync) >= count:
                 return
             await trio.sleep(LOOK_S)
 
@@ -290,18 +290,18 @@ async def kill(cluster: LocalCluster, name: str) -> None:
 
 
 async def ends(site: Site, cluster: LocalCluster, name: str) -> tuple[int, int]:
-    """Of a node's log, what is confirmed and what is written."""
+    """Return the confirmed and the written end of a node's log."""
     async with site.admin() as admin:
         info = await admin.runtime_info(cluster.address(name))
     return int(info["rbConfirmedOffset"]), int(info["commitLogMaxOffset"])
 
 
 async def all_confirmed(site: Site, cluster: LocalCluster, names: list[str]) -> None:
-    """Until these all know that all that they have is confirmed, and have the same."""
+    """Wait until all these know that everything they have is confirmed, and have the same."""
     with trio.fail_after(LIMIT_S):
         while True:
-            found = [await ends(site, cluster, name) for name in names]
-            if len({end for pair in found for end in pair}) == 1:
+            pairs = [await ends(site, cluster, name) for name in names]
+            if len({end for pair in pairs for end in pair}) == 1:
                 return
             await trio.sleep(LOOK_S)
 
@@ -316,7 +316,7 @@ async def slave_end(site: Site, slave: Broker) -> int:
 
 
 async def caught_up(site: Site, slave: Broker, cluster: LocalCluster, leader: str) -> None:
-    """Until the slave has all that is confirmed, which is all; it never has more than that."""
+    """Wait until the slave has everything confirmed, which is all; it never has more than that."""
     with trio.fail_after(LIMIT_S):
         while True:
             has = await slave_end(site, slave)
@@ -331,7 +331,7 @@ async def caught_up(site: Site, slave: Broker, cluster: LocalCluster, leader: st
 
 
 async def send_unconfirmed(site: Site) -> set[bytes]:
-    """Send some that the leader takes and nobody confirms; their bodies."""
+    """Send some messages that the leader takes and no follower confirms; return their bodies."""
     messages = [Message(TOPICS[0], b"unconfirmed %d" % number) for number in range(10)]
     outcomes: list[Outcome] = []
 

@@ -49,8 +49,8 @@ async def test_a_slave_follows_a_master_through_its_kill_and_return(
         rows = by_place(await read(site.nameserver, TOPICS))
         assert_acknowledged(rows, acknowledged)
         assert_held(rows, mixed)
-        wanted = by_key(rows.values(), TOPICS[0])
-        assert await query(site.nameserver, TOPICS[0], wanted) == wanted
+        by_keys = by_key(rows.values(), TOPICS[0])
+        assert await query(site.nameserver, TOPICS[0], by_keys) == by_keys
         assert by_place(await java.read(TOPICS)) == rows
 
         await site.start(master, master_kind)

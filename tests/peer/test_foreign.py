@@ -58,10 +58,10 @@ def check(outcome: Outcome, id_: str) -> CheckResult:
     return outcome.judgement.result(id_)
 
 
-def events(outcome: Outcome, what: str) -> list[Event]:
+def events(outcome: Outcome, kind: str) -> list[Event]:
     assert outcome.directory is not None
     history = read_history(outcome.directory / HISTORY_FILE)
-    return [one for one in history.events if one.function == Function.NODE and one.kind == what]
+    return [one for one in history.events if one.function == Function.NODE and one.kind == kind]
 
 
 @pytest.mark.ci

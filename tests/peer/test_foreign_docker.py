@@ -43,7 +43,7 @@ may register only after 10 s: so long between kill and power cut, and longer in 
 
 
 @pytest.fixture(scope="module")
-def made(docker_host: str, base_image: str, installation: Installation) -> str:
+def maven_image(docker_host: str, base_image: str, installation: Installation) -> str:
     """The image that is made here of Maven's jars; its name."""
     with Daemon.connect(docker_host) as daemon:
         image_of(daemon, installation.jars)
@@ -51,9 +51,9 @@ def made(docker_host: str, base_image: str, installation: Installation) -> str:
 
 
 @pytest.fixture(scope="module")
-def theirs(docker_host: str, made: str, installation: Installation) -> str:
-    """One with the layout of RocketMQ's own; its name."""
-    text = LIKE_THEIRS.format(made=made, version=installation.jars.version)
+def theirs(docker_host: str, maven_image: str, installation: Installation) -> str:
+    """Return the name of an image with the layout of RocketMQ's own."""
+    text = LIKE_THEIRS.format(made=maven_image, version=installation.jars.version)
     with Daemon.connect(docker_host) as daemon:
         return build(daemon, THEIRS, text)
 
@@ -92,7 +92,7 @@ def test_kills_pauses_and_power_cuts_take_nothing_that_was_flushed(
 
 
 def test_what_processes_lose_at_a_power_cut_containers_lose(
-    run: Callable[[Plan, str], Outcome], made: str, installation: Installation
+    run: Callable[[Plan, str], Outcome], maven_image: str, installation: Installation
 ) -> None:
     """T1, as in `test_foreign`, with the jars in an image that the testbed makes."""
     plan = load_scenario("power-roll").plan(1, "docker", quick=True)
@@ -104,10 +104,14 @@ def test_what_processes_lose_at_a_power_cut_containers_lose(
 
 
 def test_an_image_that_cannot_be_used_is_refused_and_leaves_nothing(
-    daemon: Daemon, base_image: str, made: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    daemon: Daemon,
+    base_image: str,
+    maven_image: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     build(daemon, "rocketbed/test:no-shell", NO_SHELL)
-    build(daemon, "rocketbed/test:no-rocketmq", NO_ROCKETMQ.format(made=made))
+    build(daemon, "rocketbed/test:no-rocketmq", NO_ROCKETMQ.format(made=maven_image))
     refusals = {
         base_image: "has no java that its user 10001 can read",
         "rocketbed/test:no-rocketmq": "has no RocketMQ that its user 10001 can read",
@@ -119,8 +123,8 @@ def test_an_image_that_cannot_be_used_is_refused_and_leaves_nothing(
         report = tmp_path / "report"
         run = ["chaos", "run", "power-roll", "--backend", "docker", "--report", str(report)]
         assert main([*run, "--target", f"image:{name}"]) == 4
-        said = capsys.readouterr().err
-        assert sentence in said
-        assert name in said
+        errors = capsys.readouterr().err
+        assert sentence in errors
+        assert name in errors
         assert not report.exists()
         assert nothing_left(daemon)

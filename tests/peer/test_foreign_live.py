@@ -47,7 +47,7 @@ def test_a_rocketmq_is_paused_by_hand(installation: Installation, tmp_path: Path
         assert text.startswith("cut b1: the cluster runs on plain loopback")
         run.do("end")
         assert run.wait() == 0, run.output()
-    again = load_replay(tmp_path / "LIVE-by-hand-3.rbx")
-    assert (again.target, again.mode) == (target, "classic")
-    assert [step.verb for step in again.plan.steps] == ["pause"]
+    replay = load_replay(tmp_path / "LIVE-by-hand-3.rbx")
+    assert (replay.target, replay.mode) == (target, "classic")
+    assert [step.verb for step in replay.plan.steps] == ["pause"]
     assert f"--seed 3 --target {target} --mode classic\n" in run.output()

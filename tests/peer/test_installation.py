@@ -1,4 +1,4 @@
-"""What a machine without the tools is told."""
+"""Errors on a machine without the tools."""
 
 from pathlib import Path
 

@@ -42,8 +42,8 @@ async def test_our_client_works_against_a_real_broker(site: Site) -> None:
         assert_held(rows, single)
         assert_held(rows, batches, has_own_id=False)
         for topic in topics:
-            wanted = by_key(rows.values(), topic)
-            assert await query(nameserver, topic, wanted) == wanted
+            by_keys = by_key(rows.values(), topic)
+            assert await query(nameserver, topic, by_keys) == by_keys
         await assert_found_by_id(admin, rows)
 
     async with JavaClient(site.installation, nameserver, site.directory / "java") as java:
@@ -90,10 +90,10 @@ async def assert_refusals(nameserver: str, broker: Broker) -> None:
 async def assert_groups_go_on_where_they_committed(
     nameserver: str, rows: dict[tuple[str, int, int], Row]
 ) -> None:
-    wanted = [row for row in rows.values() if row.topic == FIRST_SEND]
-    half = await poll(nameserver, len(wanted) // 2)
-    rest = await poll(nameserver, len(wanted) - len(half))
-    assert by_place(half + rest) == by_place(wanted)
+    expected = [row for row in rows.values() if row.topic == FIRST_SEND]
+    half = await poll(nameserver, len(expected) // 2)
+    remaining = await poll(nameserver, len(expected) - len(half))
+    assert by_place(half + remaining) == by_place(expected)
     async with Consumer(nameservers=nameserver, group="peer-group") as consumer:
         await consumer.subscribe(FIRST_SEND, tags="red || grün")
         (queue, *_) = await consumer.queues(FIRST_SEND)
@@ -108,11 +108,11 @@ async def assert_groups_go_on_where_they_committed(
 
 async def poll(nameserver: str, count: int) -> list[Row]:
     """At least so many messages of the group, committed."""
-    found: list[Row] = []
+    rows: list[Row] = []
     async with Consumer(nameservers=nameserver, group="peer-group") as consumer:
         await consumer.subscribe(FIRST_SEND, start="first")
         with trio.fail_after(POLL_S):
-            while len(found) < count:
-                found += [Row.of_ours(message) for message in await consumer.poll()]
+            while len(rows) < count:
+                rows += [Row.of_ours(message) for message in await consumer.poll()]
         await consumer.commit()
-    return found
+    return rows

@@ -30,21 +30,21 @@ def send(options: SinkOptions, first: int, end: int) -> TaskCommit:
 
 def table(plan: Plan | WirePlan, columns: list[str]) -> list[dict[str, object]]:
     schema = arrow_schema("records", columns)
-    found: list[dict[str, object]] = []
+    table_rows: list[dict[str, object]] = []
     for split in plan.splits():
         for batch in plan.read(split, schema):
-            found += batch.to_pylist()
-    return sorted(found, key=lambda row: int(str(row["physical_offset"])))
+            table_rows += batch.to_pylist()
+    return sorted(table_rows, key=lambda row: int(str(row["physical_offset"])))
 
 
 def committed(options: Options) -> Counter[bytes]:
     plan, schema = WirePlan.of(options), arrow_schema("records", ["body"])
     marked = marked_runs(options)
-    found: Counter[bytes] = Counter()
+    counts: Counter[bytes] = Counter()
     for split in plan.splits():
         for batch in read_committed(plan, CommittedPart(split, marked), schema, "_corrupt"):
-            found.update(batch.column(0).to_pylist())
-    return found
+            counts.update(batch.column(0).to_pylist())
+    return counts
 
 
 def streamed(options: Options) -> Counter[bytes]:
@@ -53,11 +53,11 @@ def streamed(options: Options) -> Counter[bytes]:
         schema = arrow_schema("records", ["body"])
         begin = log.initial()
         end = log.latest(begin, bytes_max=None, rows_max=None)
-        found: Counter[bytes] = Counter()
+        counts: Counter[bytes] = Counter()
         for part in log.plan(begin, end):
             for batch in read_part(part, schema, options):
-                found.update(batch.column(0).to_pylist())
-        return found
+                counts.update(batch.column(0).to_pylist())
+        return counts
     finally:
         log.close()
 
@@ -69,9 +69,9 @@ async def test_rows_into_a_real_broker_and_back(site: Site) -> None:
     await site.start(broker, "rocketmq")
     async with Admin(nameservers=site.nameserver) as admin:
         await admin.create_topic(TOPIC, queues=4)
-    given = {"endpoints": site.nameserver, "topic": TOPIC}
-    once = {"delivery": "exactly-once", "jobId": "peer"}
-    sink = SinkOptions.parse({**given, **once}, streaming=False)
+    options = {"endpoints": site.nameserver, "topic": TOPIC}
+    exactly_once = {"delivery": "exactly-once", "jobId": "peer"}
+    sink = SinkOptions.parse({**options, **exactly_once}, streaming=False)
     reading = Options.parse({"endpoints": site.nameserver, "topics": TOPIC})
 
     def work() -> None:

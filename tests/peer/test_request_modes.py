@@ -1,4 +1,4 @@
-"""How groups get their messages (401): one table, whoever serves the directory."""
+"""Delivery modes of groups (401): one table, for every broker that serves the directory."""
 
 import json
 from typing import Any

@@ -34,11 +34,11 @@ async def test_java_consumers_put_messages_back(site: Site) -> None:
             (body, times) for body in {row["body"] for row in rows} for times in range(3)
         )
         assert {row["topic"] for row in rows} == {BACK}  # it says so of a retry too
-        wanted: Counter[bytes] = Counter()
-        await leave(site, java, "killed", wanted)
+        expected: Counter[bytes] = Counter()
+        await leave(site, java, "killed", expected)
         await site.kill(broker)
         await site.start(broker, "rocketbed")
-        await check(site, "killed", wanted)
+        await check(site, "killed", expected)
         await site.stop(broker)
     assert_sound(broker.store)
 
@@ -50,16 +50,16 @@ async def test_all_come_once_whoever_serves_the_directory(site: Site) -> None:
     await site.start(broker, "rocketbed")
     async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
         await prepare(java, broker)
-        wanted: Counter[bytes] = Counter()
-        await leave(site, java, "ours", wanted)
+        expected: Counter[bytes] = Counter()
+        await leave(site, java, "ours", expected)
         await site.stop(broker)
         assert_sound(broker.store)
         await site.start(broker, "rocketmq")
-        await check(site, "ours", wanted)
-        await leave(site, java, "theirs", wanted)
+        await check(site, "ours", expected)
+        await leave(site, java, "theirs", expected)
         await site.stop(broker)
         await site.start(broker, "rocketbed")
-        await check(site, "theirs", wanted)
+        await check(site, "theirs", expected)
     await site.stop(broker)
     assert_sound(broker.store)
 
@@ -73,32 +73,34 @@ async def push(java: JavaClient, group: str, count: int, **more: Any) -> list[di
     return await java.ask("push", topic=BACK, group=group, tags="*", count=count, **more)
 
 
-async def leave(site: Site, java: JavaClient, name: str, wanted: Counter[bytes]) -> None:
-    """Dead letters; delayed messages of two levels and retries, of which the late ones wait."""
+async def leave(site: Site, java: JavaClient, name: str, expected: Counter[bytes]) -> None:
+    """Leave dead letters; delayed messages of two levels and retries, some for much later."""
     rows = await push(java, f"{name}-dead", COUNT * 2, fails=9, level=SOON, max=1)
     assert Counter(row["reconsumeTimes"] for row in rows) == {0: COUNT, 1: COUNT}
     for level in (SOON, LATE):
         bodies = [f"{name} {level} {number}".encode() for number in range(COUNT)]
-        wanted.update(bodies)
+        expected.update(bodies)
         await write(site.nameserver, [Message(TOPIC, body, delay_level=level) for body in bodies])
-    await come(site, TOPIC, wanted.total() - COUNT)
+    await bodies_of(site, TOPIC, expected.total() - COUNT)
     await push(java, f"{name}-late", COUNT, fails=1, level=LATE, max=16)
 
 
-async def check(site: Site, name: str, wanted: Counter[bytes]) -> None:
-    """The late ones come too, whoever serves, and none of the first ones once more."""
-    assert await come(site, TOPIC, wanted.total()) == wanted
+async def check(site: Site, name: str, expected: Counter[bytes]) -> None:
+    """Check that the late ones come too, at each kind of broker, and none of the first ones once
+    more.
+    """
+    assert await bodies_of(site, TOPIC, expected.total()) == expected
     for topic in (f"%DLQ%{name}-dead", f"%RETRY%{name}-late"):
-        assert await come(site, topic, COUNT) == Counter(AGAIN), topic
+        assert await bodies_of(site, topic, COUNT) == Counter(AGAIN), topic
 
 
-async def come(site: Site, topic: str, count: int) -> Counter[bytes]:
+async def bodies_of(site: Site, topic: str, count: int) -> Counter[bytes]:
     """Bodies of a topic, once there are so many and no more come."""
-    found: Counter[bytes] = Counter()
+    counts: Counter[bytes] = Counter()
     async with Consumer(nameservers=site.nameserver, group="peer-onlooker") as consumer:
         await consumer.subscribe(topic, start="first")
         with trio.fail_after(COME_S):
-            while found.total() < count:
-                found.update(message.body for message in await consumer.poll())
-        found.update(message.body for message in await consumer.poll(timeout_s=1))
-    return found
+            while counts.total() < count:
+                counts.update(message.body for message in await consumer.poll())
+        counts.update(message.body for message in await consumer.poll(timeout_s=1))
+    return counts

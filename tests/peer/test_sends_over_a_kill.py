@@ -1,5 +1,5 @@
-"""What our producer says of sends over the death of their broker, and what is there then: of a
-broker of ours and of a RocketMQ 5.5.0, both of which wait for their disks."""
+"""Outcomes of our producer's sends over the death of their broker, and the messages stored then: at
+a broker of ours and of a RocketMQ 5.5.0, both of which wait for their disks."""
 
 from collections import Counter
 from typing import Final

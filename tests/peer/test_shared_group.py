@@ -46,39 +46,39 @@ async def test_a_group_of_both_clients(site: Site, kind: Literal["rocketbed", "r
         nursery.start_soon(push)
         await until(lambda: len(ours.positions()) == QUEUES // 2)
         await send(site, "both")
-        found = await read(ours, QUEUES * COUNT // 2)
+        counts = await read(ours, QUEUES * COUNT // 2)
         await until(lambda: len(theirs) == QUEUES * COUNT // 2)
         # Java's consumer has ended: its part is ours again.
         await until(lambda: len(ours.positions()) == QUEUES)
         await send(site, "alone")
-        found += await read(ours, QUEUES * COUNT)
+        counts += await read(ours, QUEUES * COUNT)
         await site.kill(broker)
         await site.start(broker, kind)
         await send(site, "after")
         last = {f"after {number}" for number in range(QUEUES * COUNT)}
         with trio.fail_after(SHARED_S):
-            while not last <= found.keys():  # what was not committed comes again
-                found += await read(ours, 1)
+            while not last <= counts.keys():  # what was not committed comes again
+                counts += await read(ours, 1)
     assert len(theirs) == len(set(theirs))
     for word in ("both", "alone", "after"):
-        wanted = {f"{word} {number}" for number in range(QUEUES * COUNT)}
-        assert wanted == {one for one in {*found, *theirs} if one.startswith(word)}
-    again = Counter(theirs) + found
-    assert sum(again.values()) - len(again) < QUEUES * COUNT, again
+        expected = {f"{word} {number}" for number in range(QUEUES * COUNT)}
+        assert expected == {one for one in {*counts, *theirs} if one.startswith(word)}
+    combined = Counter(theirs) + counts
+    assert sum(combined.values()) - len(combined) < QUEUES * COUNT, combined
 
 
 async def send(site: Site, word: str) -> None:
-    """So many into each queue."""
+    """Send `count` messages into each queue."""
     bodies = [f"{word} {number}".encode() for number in range(QUEUES * COUNT)]
     await write(site.nameserver, [Message(TOPIC, body) for body in bodies])
 
 
 async def read(consumer: Consumer, count: int) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     with trio.fail_after(SHARED_S):
-        while found.total() < count:
-            found.update(message.body.decode() for message in await consumer.poll())
-    return found
+        while counts.total() < count:
+            counts.update(message.body.decode() for message in await consumer.poll())
+    return counts
 
 
 async def until(is_so: Callable[[], bool]) -> None:

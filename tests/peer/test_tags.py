@@ -132,9 +132,9 @@ async def assert_found(site: Site, broker: Broker, rows: Rows) -> None:
     """Every key and every tag is answered with all that have it."""
     await site.wait_dispatched(broker)
     for topic in TOPICS:
-        wanted = by_key(rows.values(), topic)
-        assert len(wanted) > 50
-        assert await query(site.nameserver, topic, wanted) == wanted
+        by_keys = by_key(rows.values(), topic)
+        assert len(by_keys) > 50
+        assert await query(site.nameserver, topic, by_keys) == by_keys
         tags = by_tag(rows.values(), topic)
         assert len(tags) > 5
         assert await query_tags(site.nameserver, broker, topic, tags) == tags
@@ -142,18 +142,18 @@ async def assert_found(site: Site, broker: Broker, rows: Rows) -> None:
 
 def by_tag(rows: Iterable[Row], topic: str) -> dict[str, set[str]]:
     """Tag -> offset ids of the topic's messages that have it."""
-    found: dict[str, set[str]] = {}
+    ids_by_tag: dict[str, set[str]] = {}
     for row in rows:
         if row.topic == topic and row.tag:
-            found.setdefault(row.tag, set()).add(row.offset_id)
-    return {tag: ids for tag, ids in found.items() if len(ids) <= KEY_QUERY_MAX}
+            ids_by_tag.setdefault(row.tag, set()).add(row.offset_id)
+    return {tag: ids for tag, ids in ids_by_tag.items() if len(ids) <= KEY_QUERY_MAX}
 
 
 async def query_tags(
     nameserver: str, broker: Broker, topic: str, tags: Iterable[str]
 ) -> dict[str, set[str]]:
     """Offset ids of the messages with each tag, asked for as a client of 5.5.0 does."""
-    found: dict[str, set[str]] = {}
+    ids_by_tag: dict[str, set[str]] = {}
     async with Admin(nameservers=nameserver) as admin:
         for tag in tags:
             header = QueryMessageRequest(
@@ -171,14 +171,14 @@ async def query_tags(
             except RequestRefused as refused:
                 if refused.code != ResponseCode.QUERY_NOT_FOUND:
                     raise
-                found[tag] = set()
+                ids_by_tag[tag] = set()
                 continue
-            found[tag] = {
+            ids_by_tag[tag] = {
                 message.offset_message_id
                 for message in decode_messages(answer.body)
                 if message.properties.get(TAGS) == tag
             }
-    return found
+    return ids_by_tag
 
 
 def fsck(store: Path) -> int:

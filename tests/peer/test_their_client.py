@@ -45,8 +45,8 @@ async def test_producer_and_consumers_of_java_work_against_our_cluster(
             assert packed <= {row.body for row in rows.values()}
             assert by_place(await read(nameserver, TOPICS)) == rows
             for topic in TOPICS:
-                wanted = by_key(rows.values(), topic)
-                assert await java.query(topic, wanted) == wanted
+                by_keys = by_key(rows.values(), topic)
+                assert await java.query(topic, by_keys) == by_keys
             await assert_found_by_id(java, written, rows)
             await assert_offsets(java, rows)
             await assert_pushed(java, rows)
@@ -86,29 +86,29 @@ async def assert_same_queue_for_a_key(java: JavaClient) -> None:
 async def assert_found_by_id(
     java: JavaClient, written: list[Written], rows: dict[tuple[str, int, int], Row]
 ) -> None:
-    for one in written[::40]:
-        topic = one.message.topic
-        row = rows[topic, one.queue_id, one.queue_offset]
-        assert await java.view(topic, [one.offset_id, one.message_id]) == [row, row]
+    for sent in written[::40]:
+        topic = sent.message.topic
+        row = rows[topic, sent.queue_id, sent.queue_offset]
+        assert await java.view(topic, [sent.offset_id, sent.message_id]) == [row, row]
 
 
 async def assert_offsets(java: JavaClient, rows: dict[tuple[str, int, int], Row]) -> None:
     for topic in TOPICS:
-        for found in await java.ask("offsets", topic=topic):
-            count = sum(place[:2] == (topic, found["queueId"]) for place in rows)
-            assert (found["min"], found["max"], found["committed"]) == (0, count, count)
+        for row in await java.ask("offsets", topic=topic):
+            count = sum(place[:2] == (topic, row["queueId"]) for place in rows)
+            assert (row["min"], row["max"], row["committed"]) == (0, count, count)
 
 
 async def assert_pushed(java: JavaClient, rows: dict[tuple[str, int, int], Row]) -> None:
     topic = TOPICS[0]
-    wanted = [row for row in rows.values() if row.topic == topic and row.tag in ("red", "Aa")]
+    expected = [row for row in rows.values() if row.topic == topic and row.tag in ("red", "Aa")]
     pushed = await java.ask(
-        "push", topic=topic, group="PeerPush", tags="red || Aa", count=len(wanted)
+        "push", topic=topic, group="PeerPush", tags="red || Aa", count=len(expected)
     )
-    assert by_offset_id([Row.of_java(row) for row in pushed]) == by_offset_id(wanted)
+    assert by_offset_id([Row.of_java(row) for row in pushed]) == by_offset_id(expected)
 
 
 def by_offset_id(rows: list[Row]) -> dict[str, bytes]:
-    found = {row.offset_id: row.body for row in rows}
-    assert len(found) == len(rows), "a message was delivered twice"
-    return found
+    bodies = {row.offset_id: row.body for row in rows}
+    assert len(bodies) == len(rows), "a message was delivered twice"
+    return bodies

@@ -29,22 +29,22 @@ MEMBERS: Final = {"one": [0, 1], "two": [2, 3]}
 
 
 class Told:
-    """What the members of all groups got, in the order that it was sent and came."""
+    """Messages that the members of all groups got, in the order of sending and arrival."""
 
     def __init__(self, site: Site) -> None:
-        self.wanted: dict[Place, str] = {}
+        self.expected: dict[Place, str] = {}
         self.rows: list[dict[str, Any]] = []
         self._site = site
 
     async def send(self, word: str, count: int) -> set[Place]:
-        """So many into the queues; each fifth is one that is asked for again."""
+        """Send `count` messages into the queues; each fifth is requested again."""
         messages = [
             Message(TOPIC, f"{word} {number}".encode(), tag=None if number % 5 else "again")
             for number in range(count)
         ]
-        found = await write(self._site.nameserver, messages)
-        sent = {(one.queue_id, one.queue_offset): one.message.body.decode() for one in found}
-        self.wanted.update(sent)
+        written = await write(self._site.nameserver, messages)
+        sent = {(one.queue_id, one.queue_offset): one.message.body.decode() for one in written}
+        self.expected.update(sent)
         return set(sent)
 
     async def consume(self, name: str, java: JavaClient) -> None:
@@ -64,9 +64,9 @@ class Told:
 
     def all_have_all(self) -> bool:
         return (
-            all(places(self.of(kind)) >= self.wanted.keys() for kind in ("lite", "assigned"))
-            and places(done(self.of("orderly"))) >= self.wanted.keys()
-            and all(places(self.of("broadcasting", one)) >= self.wanted.keys() for one in MEMBERS)
+            all(places(self.of(kind)) >= self.expected.keys() for kind in ("lite", "assigned"))
+            and places(done(self.of("orderly"))) >= self.expected.keys()
+            and all(places(self.of("broadcasting", one)) >= self.expected.keys() for one in MEMBERS)
         )
 
 
@@ -81,10 +81,10 @@ async def test_two_members_of_each_kind_over_kills(site: Site, version: str) -> 
     before, after = Told(site), Told(site)
     installation = install_client(version)
     async with (
-        JavaClient(installation, site.nameserver, site.directory / "one") as one,
+        JavaClient(installation, site.nameserver, site.directory / "one") as first,
         JavaClient(installation, site.nameserver, site.directory / "two") as two,
     ):
-        javas = {"one": one, "two": two}
+        javas = {"one": first, "two": two}
         async with consuming(before, javas):
             await until_each_has_half(before)
             sent = await before.send("settled", QUEUES * COUNT)
@@ -102,46 +102,46 @@ async def test_two_members_of_each_kind_over_kills(site: Site, version: str) -> 
             await site.start(broker, "rocketbed")
             await after.send("after", QUEUES)
             await until(after.all_have_all)
-    for told in (before, after):
-        assert {place(row): row["body"] for row in told.rows} == told.wanted
+    for record in (before, after):
+        assert {place(row): row["body"] for row in record.rows} == record.expected
         # These have no queue that moves, and get none twice.
-        assert len(told.of("assigned")) == len(told.wanted)
+        assert len(record.of("assigned")) == len(record.expected)
         for name in MEMBERS:
-            assert len(told.of("broadcasting", name)) == len(told.wanted)
+            assert len(record.of("broadcasting", name)) == len(record.expected)
         # A queue that moves begins where it was committed; a kill takes what was not saved.
-        assert len(told.of("lite")) <= 3 * len(told.wanted)
-        assert_in_order(told.of("orderly"))
+        assert len(record.of("lite")) <= 3 * len(record.expected)
+        assert_in_order(record.of("orderly"))
 
 
 @asynccontextmanager
-async def consuming(told: Told, javas: dict[str, JavaClient]) -> AsyncIterator[None]:
+async def consuming(record: Told, javas: dict[str, JavaClient]) -> AsyncIterator[None]:
     """A member of each group in each program; in the end they leave."""
     async with trio.open_nursery() as nursery:
         for name, java in javas.items():
-            nursery.start_soon(told.consume, name, java)
+            nursery.start_soon(record.consume, name, java)
         yield
         for java in javas.values():
             await java.next_line()
 
 
-def all_is_saved(told: Told, broker: Broker) -> bool:
+def all_is_saved(record: Told, broker: Broker) -> bool:
     """The broker's file has the positions of all groups that have them there."""
     table = open_directory(broker.store).config("consumerOffset.json") or {}
-    ends = Counter(str(queue) for queue, _ in told.wanted)
+    ends = Counter(str(queue) for queue, _ in record.expected)
     return all(
         table["offsetTable"].get(f"{TOPIC}@peer-{kind}") == ends
         for kind in ("orderly", "lite", "assigned")
     )
 
 
-async def until_each_has_half(told: Told) -> None:
+async def until_each_has_half(record: Told) -> None:
     """Rounds of a message in each queue, until each member of a shared group gets half of one."""
     with trio.fail_after(WAIT_S):
         for number in count():
-            sent = await told.send(f"round {number}", QUEUES)
-            await until(told.all_have_all)
+            sent = await record.send(f"round {number}", QUEUES)
+            await until(record.all_have_all)
             parts = [
-                places(told.of(kind, name)) & sent
+                places(record.of(kind, name)) & sent
                 for kind in ("orderly", "lite")
                 for name in MEMBERS
             ]
@@ -166,9 +166,9 @@ def assert_in_order_and_once(rows: list[dict[str, Any]], settled: set[Place]) ->
     rows = [row for row in rows if place(row) in settled]
     assert max(Counter(map(place, done(rows))).values()) == 1
     for queue in range(QUEUES):
-        came = [(row["queueOffset"], row["again"]) for row in rows if row["queueId"] == queue]
-        for (offset, is_put_back), (following, _) in pairwise(came):
-            assert following == offset if is_put_back else following == offset + 1, came
+        deliveries = [(row["queueOffset"], row["again"]) for row in rows if row["queueId"] == queue]
+        for (offset, is_put_back), (following, _) in pairwise(deliveries):
+            assert following == offset if is_put_back else following == offset + 1, deliveries
 
 
 def done(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -56,15 +56,15 @@ async def test_topics_groups_members_and_positions(
         async with (
             Producer(nameservers=nameserver, group="tool-producer") as producer,
             Consumer(nameservers=nameserver, group=GROUP) as consumer,
-            Consumer(nameservers=nameserver, group=OTHER) as other,
+            Consumer(nameservers=nameserver, group=OTHER) as second_consumer,
         ):
             for number in range(COUNT):
                 await producer.send(Message(TOPIC, b"x", keys=[f"k{number}"]))
             await consumer.subscribe(TOPIC, start="first")
-            await other.subscribe(TOPIC, start="last")
-            seen = 0
-            while seen < COUNT:
-                seen += len(await consumer.poll())
+            await second_consumer.subscribe(TOPIC, start="last")
+            count = 0
+            while count < COUNT:
+                count += len(await consumer.poll())
             await consumer.commit()
 
             status = rows(await tools("topicStatus", "-t", TOPIC), "broker-a")
@@ -79,9 +79,11 @@ async def test_topics_groups_members_and_positions(
             assert rows(members, TOPIC) == [[TOPIC, "*"]]
             assert any("PYTHON" in row for row in members)
             client = next(row[0] for row in members if "PYTHON" in row)
-            said = await tools("consumerStatus", "-g", GROUP, "-i", client)
-            queues = [row for row in said if row[:2] == [TOPIC, "broker-a"] and len(row) == 4]
-            assert sum(int(row[3]) for row in queues) == COUNT, said
+            status_rows = await tools("consumerStatus", "-g", GROUP, "-i", client)
+            queues = [
+                row for row in status_rows if row[:2] == [TOPIC, "broker-a"] and len(row) == 4
+            ]
+            assert sum(int(row[3]) for row in queues) == COUNT, status_rows
             assert any(
                 "PYTHON" in row
                 for row in await tools("producerConnection", "-g", "tool-producer", "-t", TOPIC)
@@ -91,8 +93,8 @@ async def test_topics_groups_members_and_positions(
             assert rows(
                 await tools("resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "0"), "broker-a"
             )
-            again = 0
+            reread_count = 0
             with trio.fail_after(60):
-                while again < COUNT:
-                    again += len(await consumer.poll())
+                while reread_count < COUNT:
+                    reread_count += len(await consumer.poll())
             await tools("cloneGroupOffset", "-s", GROUP, "-d", OTHER, "-t", TOPIC)

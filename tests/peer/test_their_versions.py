@@ -30,22 +30,22 @@ async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> Non
     installation = install_client(version)
     got: dict[str, list[bytes]] = {"one": [], "two": [], "ours": []}
 
-    def seen() -> set[bytes]:
+    def bodies_got() -> set[bytes]:
         return {body for bodies in got.values() for body in bodies}
 
     async with (
         JavaClient(installation, site.nameserver, site.directory / "sender") as sender,
-        JavaClient(installation, site.nameserver, site.directory / "one") as one,
+        JavaClient(installation, site.nameserver, site.directory / "one") as first,
         JavaClient(installation, site.nameserver, site.directory / "two") as two,
         Consumer(nameservers=site.nameserver, group=GROUP, auto_commit_s=0.5) as ours,
         trio.open_nursery() as nursery,
     ):
-        wanted: set[bytes] = set()
+        sent: set[bytes] = set()
 
         async def send(word: str) -> None:
             bodies = [f"{word} {number}".encode() for number in range(QUEUES * COUNT)]
             await sender.send([Message(TOPIC, body) for body in bodies])
-            wanted.update(bodies)
+            sent.update(bodies)
 
         async def push(name: str, java: JavaClient) -> None:
             await java.ask(
@@ -62,11 +62,11 @@ async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> Non
                 got["ours"].extend(message.body for message in await ours.poll())
 
         await sender.create(broker.address, [TOPIC], QUEUES)
-        nursery.start_soon(push, "one", one)
+        nursery.start_soon(push, "one", first)
         nursery.start_soon(push, "two", two)
-        for number in count():  # whoever comes first may have all of a round
+        for number in count():  # the first member may take a whole round
             await send(f"before {number}")
-            await until(lambda: wanted <= seen())
+            await until(lambda: sent <= bodies_got())
             if got["one"] and got["two"]:
                 break
             await trio.sleep(0.2)
@@ -75,15 +75,15 @@ async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> Non
         await until(lambda: len(ours.positions()) == QUEUES // 3)
         for word in ("three", "thirds"):
             await send(word)
-            await until(lambda: wanted <= seen())
+            await until(lambda: sent <= bodies_got())
         assert all(got.values())
         await site.kill(broker)
         await site.start(broker, "rocketbed")
         await send("after")
-        await until(lambda: wanted <= seen())
+        await until(lambda: sent <= bodies_got())
         nursery.cancel_scope.cancel()
     counts = Counter(body for bodies in got.values() for body in bodies)
-    assert counts.keys() == wanted
+    assert counts.keys() == sent
     # What was not committed comes again, of queues that move and when the broker dies.
     assert counts.total() <= 2 * len(counts), counts
 
@@ -98,7 +98,7 @@ async def test_members_that_let_the_broker_share_the_queues_out(site: Site) -> N
     got: dict[str, list[bytes]] = {"one": [], "two": []}
     async with (
         JavaClient(installation, site.nameserver, site.directory / "sender") as sender,
-        JavaClient(installation, site.nameserver, site.directory / "one") as one,
+        JavaClient(installation, site.nameserver, site.directory / "one") as first,
         JavaClient(installation, site.nameserver, site.directory / "two") as two,
         trio.open_nursery() as nursery,
     ):
@@ -116,19 +116,19 @@ async def test_members_that_let_the_broker_share_the_queues_out(site: Site) -> N
 
         for broker in brokers:
             await sender.create(broker.address, [TOPIC], QUEUES)
-        wanted: set[bytes] = set()
-        nursery.start_soon(push, "one", one)
+        sent: set[bytes] = set()
+        nursery.start_soon(push, "one", first)
         nursery.start_soon(push, "two", two)
         for number in range(10):
             bodies = [f"round {number} {place}".encode() for place in range(2 * QUEUES)]
             await sender.send([Message(TOPIC, body) for body in bodies])
-            wanted.update(bodies)
-            await until(lambda: wanted <= {*got["one"], *got["two"]})
+            sent.update(bodies)
+            await until(lambda: sent <= {*got["one"], *got["two"]})
             if all(len(bodies) > 2 * QUEUES for bodies in got.values()):
                 break
         nursery.cancel_scope.cancel()
     assert all(got.values())
-    assert {*got["one"], *got["two"]} == wanted
+    assert {*got["one"], *got["two"]} == sent
 
 
 async def until(is_so: Callable[[], bool]) -> None:

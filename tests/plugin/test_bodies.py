@@ -46,10 +46,10 @@ def test_a_failure_is_told_as_ever_and_then_how_to_have_it_again(tmp_path: Path)
     assert "shrunk from 2 to 1 steps" in ran.text
     line = next(line for line in ran.text.splitlines() if line.startswith("replay: pytest "))
     options = line.removeprefix("replay: pytest ").split()
-    again = run_pytest(tmp_path, "-q", *options)
-    assert again.counts() == {"failed": 1}, again.text
-    assert "the replay is identical to the last event" in again.text
-    assert "test_down[sim-1]" in again.text
+    replayed = run_pytest(tmp_path, "-q", *options)
+    assert replayed.counts() == {"failed": 1}, replayed.text
+    assert "the replay is identical to the last event" in replayed.text
+    assert "test_down[sim-1]" in replayed.text
 
 
 def test_a_replay_leaves_out_what_the_shrinker_left_out_and_says_when_it_passes(

@@ -1,4 +1,4 @@
-"""What cannot be is said in a sentence: options, marks, replay files, packages that hide ours."""
+"""Invalid options, marks, replay files and packages that hide ours: the error is a sentence."""
 
 import json
 import signal
@@ -19,7 +19,7 @@ PLAIN = "async def test_one(cluster):\n    assert cluster.leader == 'b1'\n"
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected_text"),
     [
         (("--rb-backend", "proces"), "unknown backend 'proces'; did you mean 'process'?"),
         (("--rb-seeds", "0"), "--rb-seeds 0: must be an integer, at least 1"),
@@ -30,11 +30,11 @@ PLAIN = "async def test_one(cluster):\n    assert cluster.leader == 'b1'\n"
     ],
 )
 def test_an_option_that_cannot_be_used_ends_the_run_before_it_begins(
-    tmp_path: Path, options: tuple[str, ...], said: str
+    tmp_path: Path, options: tuple[str, ...], expected_text: str
 ) -> None:
     ran = run_suite(tmp_path, *options, test_one=PLAIN)
     assert ran.code == pytest.ExitCode.USAGE_ERROR, ran.text
-    assert said in ran.text
+    assert expected_text in ran.text
     assert "Traceback" not in ran.text
 
 
@@ -120,15 +120,15 @@ def test_packages_of_the_user_may_have_the_names_of_our_folders(tmp_path: Path) 
 
 
 def test_without_the_extra_only_tests_with_a_cluster_are_refused(tmp_path: Path) -> None:
-    """As after a plain `pip install rocketbed`: the plugin is there, and what it needs is not."""
+    """After a plain `pip install rocketbed` the plugin is there, its dependencies are not."""
     missing = "import sys\nsys.modules['jinja2'] = None\n"
     module = "def test_module(cluster_module):\n    pass\n"
     plain = "def test_plain():\n    import sys\n    assert 'numpy' not in sys.modules\n"
     suites = {"test_one": PLAIN, "test_module": module, "test_plain": plain}
     ran = run_suite(tmp_path, "test_plain.py", conftest=missing, **suites)
     assert ran.counts() == {"passed": 1}, ran.text
-    beside = "def test_plain():\n    pass\n"  # what failed to load may have loaded NumPy before
-    ran = run_suite(tmp_path, "-p", "no:randomly", test_plain=beside)
+    plain_test = "def test_plain():\n    pass\n"  # what failed to load may have loaded NumPy before
+    ran = run_suite(tmp_path, "-p", "no:randomly", test_plain=plain_test)
     assert ran.counts() == {"error": 2, "passed": 1}, ran.text
     assert ran.text.count("tests with a cluster need the testbed (") == 2, ran.text
     assert "pip install 'rocketbed[chaos]'" in ran.text

@@ -1,4 +1,4 @@
-"""What people use of pytest, in tests with a cluster: it works as ever, or says why it cannot."""
+"""Features of pytest in tests with a cluster: they work as usual, or say why not."""
 
 import re
 from pathlib import Path
@@ -72,8 +72,8 @@ def test_tests_of_one_name_do_not_take_each_others_files(tmp_path: Path) -> None
     lines = [line for line in ran.text.splitlines() if line.startswith("replay: pytest ")]
     assert len(set(lines)) == 2
     for line in lines:
-        again = run_pytest(tmp_path, *line.removeprefix("replay: pytest ").split())
-        assert "the replay is identical to the last event" in again.text, again.text
+        replayed = run_pytest(tmp_path, *line.removeprefix("replay: pytest ").split())
+        assert "the replay is identical to the last event" in replayed.text, replayed.text
 
 
 def test_outcomes_stay_what_they_are_under_the_debugger(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What marks and options may say, and what is said about the rest."""
+"""Valid marks and options, and the errors about others."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_seed_draws_background_faults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "pattern"),
     [
         ({"brokrs": 3}, "unknown argument of the mark rocketbed 'brokrs'; did you mean 'brokers'?"),
         ({"brokers": 0}, "brokers: 0 is not between 1 and 9"),
@@ -62,8 +62,8 @@ def test_seed_draws_background_faults() -> None:
         ({"failover_after": "soon"}, "soon"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_hint(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ScenarioError, match=said.replace("?", r"\?")):
+def test_what_cannot_be_is_refused_with_a_hint(arguments: dict[str, Any], pattern: str) -> None:
+    with pytest.raises(ScenarioError, match=pattern.replace("?", r"\?")):
         wishes_of(**arguments)
 
 

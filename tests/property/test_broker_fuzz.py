@@ -88,18 +88,18 @@ requests = st.builds(
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(requests, min_size=1, max_size=12))
-def test_every_request_is_answered_and_nothing_breaks(asked: list[Command]) -> None:
+def test_every_request_is_answered_and_nothing_breaks(commands: list[Command]) -> None:
     async def scenario(session: Session) -> int:
         await session.send()
-        for command in asked:
+        for command in commands:
             answer = await session.connection.request(command, timeout_s=200)
             assert answer.is_response
             assert answer.encoding is command.encoding
         assert (await session.send("Other")).code == 0
-        return len(asked)
+        return len(commands)
 
     run = node_run(scenario)
-    assert run.value == len(asked)
+    assert run.value == len(commands)
     assert not [line for line in run.log if line.level == "error"]
 
 
@@ -132,31 +132,31 @@ async def all_is_well(session: Session) -> None:
     assert (await session.messages("Well"))[-1].body == b"well"
     assert (await session.commit("well", "Well", 1)).code == 0
     for code in (21, 26, 28, 43, 45, 201, 402, 907):
-        found = await session.ask(code)
-        assert found.code == 0, (code, found.remark)
+        answer = await session.ask(code)
+        assert answer.code == 0, (code, answer.remark)
     await session.node.tables.save()
 
 
 def check(run: SoloRun) -> None:
     """No error, and the next start finds its tables."""
-    again = node_run(all_is_well, image=run.image)
-    for one in (run, again):
-        assert one.outcome == "ended"
-        told = {line.event for line in one.log if line.level == "error"}
-        assert not told
-    assert "config.from_backup" not in {line.event for line in again.log}
+    second_run = node_run(all_is_well, image=run.image)
+    for checked in (run, second_run):
+        assert checked.outcome == "ended"
+        error_events = {line.event for line in checked.log if line.level == "error"}
+        assert not error_events
+    assert "config.from_backup" not in {line.event for line in second_run.log}
 
 
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.sampled_from(sorted(HEADERS)).flatmap(requests_of), min_size=1, max_size=12))
-def test_each_field_and_member_may_be_anything(asked: list[Command]) -> None:
+def test_each_field_and_member_may_be_anything(commands: list[Command]) -> None:
     async def scenario(session: Session) -> None:
         await session.send()
         await session.heartbeat("c")
         async with AsyncExitStack() as stack:
             client = Client(session, stack)
-            for command in asked:
+            for command in commands:
                 answer = await client.ask(command)
                 assert answer is None or answer.encoding is command.encoding
         await all_is_well(session)
@@ -197,36 +197,41 @@ steps = st.one_of(
 
 
 async def do(client: Client, name: str, step: tuple[Any, ...]) -> None:
-    kind, *rest = step
+    kind, *details = step
     if kind == "heartbeat":
-        group, topics, model, version = rest
+        group, topics, model, version = details
         body = heartbeat_body(name, group, topics, model=model, version=version)
         await client.ask(request(RequestCode.HEART_BEAT, {}, body))
     elif kind == "leave":
-        fields = {"clientID": name, "consumerGroup": rest[0], "producerGroup": "producers"}
+        fields = {"clientID": name, "consumerGroup": details[0], "producerGroup": "producers"}
         await client.ask(request(RequestCode.UNREGISTER_CLIENT, fields))
     elif kind == "commit":
-        fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": str(rest[0])}
+        fields = {
+            "consumerGroup": "g",
+            "topic": "T",
+            "queueId": "0",
+            "commitOffset": str(details[0]),
+        }
         await client.ask(request(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
     elif kind == "pull":
-        fields = pull_fields("T", rest[0], flags=1, hold_ms=30)  # by the group's subscription
+        fields = pull_fields("T", details[0], flags=1, hold_ms=30)  # by the group's subscription
         await client.ask(request(RequestCode.PULL_MESSAGE, fields))
     elif kind == "send":
-        properties = {"DELAY": rest[0], "UNIQ_KEY": "A" * 32}
+        properties = {"DELAY": details[0], "UNIQ_KEY": "A" * 32}
         await client.ask(
             request(RequestCode.SEND_MESSAGE_V2, send_fields(properties=properties), b"x")
         )
     elif kind == "back":
-        fields = {"group": "g", "delayLevel": str(rest[0]), "offset": str(rest[1])}
+        fields = {"group": "g", "delayLevel": str(details[0]), "offset": str(details[1])}
         await client.ask(request(RequestCode.CONSUMER_SEND_MSG_BACK, fields))
     elif kind == "lock":
-        queue = {**QUEUE, "queueId": rest[0]}
+        queue = {**QUEUE, "queueId": details[0]}
         body = json.dumps({**LOCKS, "clientId": name, "mqSet": [queue]}).encode()
         await client.ask(request(RequestCode.LOCK_BATCH_MQ, {}, body))
     elif kind == "ask":
         fields = {"consumerGroup": "g", "producerGroup": "producers", "clientId": name}
         body = json.dumps(BODIES[RequestCode.QUERY_ASSIGNMENT]).encode()
-        await client.ask(request(rest[0], fields, body))
+        await client.ask(request(details[0], fields, body))
     elif client.connection is not None:
         client.connection.close()
 

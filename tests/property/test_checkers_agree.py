@@ -64,55 +64,55 @@ columns = st.lists(small, max_size=12)
 
 
 def both(name: str, *arguments: Any) -> tuple[Any, Any]:
-    """What both forms give, as lists."""
+    """Return the results of both forms, as lists."""
     outcomes = []
     passes: Any
     for passes in (plain, numeric):
-        taken = [
+        copies = [
             passes.column(array("q", value)) if isinstance(value, list) else value
             for value in arguments
         ]
-        outcome = getattr(passes, name)(*taken)
+        outcome = getattr(passes, name)(*copies)
         outcomes.append(outcome.tolist() if hasattr(outcome, "tolist") else outcome)
     return outcomes[0], outcomes[1]
 
 
 def same(name: str, *arguments: Any) -> None:
-    one, other = both(name, *arguments)
-    assert one == other, name
+    first, second = both(name, *arguments)
+    assert first == second, name
 
 
 @given(columns, columns)
-def test_sets_agree(one: list[int], other: list[int]) -> None:
+def test_sets_agree(first: list[int], second: list[int]) -> None:
     for name in ("missing", "included"):
-        same(name, one, other)
-    same("repeated", one)
-    same("neighbours", one)
-    same("edges", one)
-    same("non_negative", one)
-    same("matching", one, (1, 3))
-    same("above", one, 2)
+        same(name, first, second)
+    same("repeated", first)
+    same("neighbours", first)
+    same("edges", first)
+    same("non_negative", first)
+    same("matching", first, (1, 3))
+    same("above", first, 2)
 
 
 @given(st.lists(st.tuples(small, small, small, small), max_size=12), columns)
-def test_pairs_agree(rows: list[tuple[int, ...]], asked: list[int]) -> None:
-    one, two, three, four = ([row[part] for row in rows] for part in range(4))
+def test_pairs_agree(rows: list[tuple[int, ...]], queries: list[int]) -> None:
+    first, two, three, four = ([row[part] for row in rows] for part in range(4))
     for name in ("unequal", "below", "conflicts", "pack"):
-        same(name, one, two)
-    same("combine", one, two, three)
-    same("lookup", asked, one, two, -7)
-    same("overtaken", one, two, three, four)
-    same("record_ends", one, two, three, four)
-    same("between", one, two, asked)
-    same("step", sorted(one), two, asked)
-    same("staleness", one, two, three, four)
-    keys = [queue << OFFSET_BITS | abs(offset) for queue, offset in zip(one, two, strict=True)]
+        same(name, first, two)
+    same("combine", first, two, three)
+    same("lookup", queries, first, two, -7)
+    same("overtaken", first, two, three, four)
+    same("record_ends", first, two, three, four)
+    same("between", first, two, queries)
+    same("step", sorted(first), two, queries)
+    same("staleness", first, two, three, four)
+    keys = [queue << OFFSET_BITS | abs(offset) for queue, offset in zip(first, two, strict=True)]
     same("staleness", keys, three, keys, four)
 
 
 @given(st.lists(st.tuples(small, small, st.integers(0, 1)), min_size=1, max_size=12))
 def test_levels_agree(rows: list[tuple[int, ...]]) -> None:
-    one, two, which = ([row[part] for row in rows] for part in range(3))
+    one, two, choices = ([row[part] for row in rows] for part in range(3))
     passes: Any
     for passes in (plain, numeric):
         levels = [passes.column(one), passes.column(two)]
@@ -120,8 +120,8 @@ def test_levels_agree(rows: list[tuple[int, ...]]) -> None:
         assert list(reached) == [
             1 + (second >= first) for first, second in zip(one, two, strict=True)
         ]
-        chosen = passes.choose(passes.column(which), levels)
-        pairs = zip(one, two, which, strict=True)
+        chosen = passes.choose(passes.column(choices), levels)
+        pairs = zip(one, two, choices, strict=True)
         assert list(chosen) == [second if number else first for first, second, number in pairs]
 
 
@@ -129,7 +129,7 @@ def test_levels_agree(rows: list[tuple[int, ...]]) -> None:
 
 
 class _NoDirectory:
-    """Stands for a directory of which only the log matters."""
+    """A replacement of a directory whose log alone matters."""
 
     def config(self, name: str) -> None:
         return None
@@ -158,8 +158,8 @@ class Made:
         return Row(**(values | fields))
 
     def place(self, value: int) -> tuple[int, int, int]:
-        for position, (known, queue, offset) in enumerate(self.stored):
-            if known == value:
+        for position, (stored_value, queue, offset) in enumerate(self.stored):
+            if stored_value == value:
                 return queue, offset, position * SIZE
         raise KeyError(value)
 
@@ -221,20 +221,20 @@ class Made:
             )
 
     def pull(
-        self, process: int, queue: int, asked: int, values: list[int], time_ns: int
+        self, process: int, queue: int, offset_asked: int, values: list[int], time_ns: int
     ) -> list[Row]:
         pull = self.row(
             Function.PULL,
             process=process,
             queue=queue,
-            queue_offset=asked,
-            physical_offset=asked + len(values),
+            queue_offset=offset_asked,
+            physical_offset=offset_asked + len(values),
             invoked_ns=time_ns,
             returned_ns=time_ns,
         )
         return [pull] + [
             self.got(Function.GOT, value, pull.number, time_ns)._replace(
-                process=process, physical_offset=asked
+                process=process, physical_offset=offset_asked
             )
             for value in values
         ]
@@ -284,37 +284,39 @@ class Made:
     def check(self, *, in_plain: bool = False) -> list[CheckResult]:
         with plain.form(plain=in_plain):
             case = Case(self.evidence())
-            found: list[CheckResult] = []
+            results: list[CheckResult] = []
             for check in CHECKS:
                 if IN_MEMORY.intersection(check.ids):
-                    found += check.run(case)
-            return found
+                    results += check.run(case)
+            return results
 
 
 def violated(results: list[CheckResult]) -> set[str]:
     return {result.id for result in results if result.verdict is Verdict.VIOLATED}
 
 
-def shift_field(made: Made, function: Function, field: str, shift: int, limit: int) -> None:
-    rows = [number for number, row in enumerate(made.rows) if row.function == function]
+def shift_field(model: Made, function: Function, field: str, shift: int, limit: int) -> None:
+    rows = [number for number, row in enumerate(model.rows) if row.function == function]
     if rows:
-        number = made.random.choice(rows)
-        row = made.rows[number]
-        made.rows[number] = row._replace(**{field: min(max(getattr(row, field) + shift, 0), limit)})
+        number = model.random.choice(rows)
+        row = model.rows[number]
+        model.rows[number] = row._replace(
+            **{field: min(max(getattr(row, field) + shift, 0), limit)}
+        )
 
 
-def damage(made: Made) -> None:
+def damage(model: Made) -> None:
     """Anything may be wrong; both forms have to see the same of it."""
-    for _ in range(made.random.randint(1, 4)):
-        kind = made.random.randrange(5)
-        if kind == 0 and made.stored:
-            made.stored.pop(made.random.randrange(len(made.stored)))
-        elif kind == 1 and made.stored:
-            made.stored.append(made.random.choice(made.stored))
-        elif kind == 2 and made.rows:
-            made.rows.pop(made.random.randrange(len(made.rows)))
+    for _ in range(model.random.randint(1, 4)):
+        kind = model.random.randrange(5)
+        if kind == 0 and model.stored:
+            model.stored.pop(model.random.randrange(len(model.stored)))
+        elif kind == 1 and model.stored:
+            model.stored.append(model.random.choice(model.stored))
+        elif kind == 2 and model.rows:
+            model.rows.pop(model.random.randrange(len(model.rows)))
         else:
-            function = made.random.choice(
+            function = model.random.choice(
                 [
                     Function.SEND,
                     Function.GOT,
@@ -323,7 +325,7 @@ def damage(made: Made) -> None:
                     Function.COMMIT_OFFSET,
                 ]
             )
-            field = made.random.choice(
+            field = model.random.choice(
                 [
                     "value",
                     "queue_offset",
@@ -336,16 +338,16 @@ def damage(made: Made) -> None:
                     "process",
                 ]
             )
-            shift = made.random.choice([-1, 1, 2])
+            shift = model.random.choice([-1, 1, 2])
             limit = 3 if field == "outcome" else 1 << 60
-            shift_field(made, function, field, shift, limit)
+            shift_field(model, function, field, shift, limit)
 
 
 def agree(seed: int) -> None:
-    made = Made(seed)
-    assert violated(made.check()) == set(), seed
-    damage(made)
-    rows = [[result.as_row() for result in made.check(in_plain=form)] for form in (False, True)]
+    model = Made(seed)
+    assert violated(model.check()) == set(), seed
+    damage(model)
+    rows = [[result.as_row() for result in model.check(in_plain=form)] for form in (False, True)]
     assert rows[0] == rows[1], seed
 
 
@@ -362,86 +364,86 @@ def test_both_forms_agree_on_ten_thousand() -> None:
         agree(seed)
 
 
-def _ok(made: Made) -> int | None:
+def _ok(model: Made) -> int | None:
     rows = [
         number
-        for number, row in enumerate(made.rows)
+        for number, row in enumerate(model.rows)
         if row.function == Function.SEND and row.outcome == Outcome.OK
     ]
-    return made.random.choice(rows) if rows else None
+    return model.random.choice(rows) if rows else None
 
 
-def plant_loss(made: Made, number: int) -> str:
-    value = made.rows[number].value
-    made.stored = [entry for entry in made.stored if entry[0] != value]
+def plant_loss(model: Made, number: int) -> str:
+    value = model.rows[number].value
+    model.stored = [entry for entry in model.stored if entry[0] != value]
     return "lost-write"
 
 
-def plant_unseen(made: Made, number: int) -> str:
-    value = made.rows[number].value
-    made.rows = [
+def plant_unseen(model: Made, number: int) -> str:
+    value = model.rows[number].value
+    model.rows = [
         row
-        for row in made.rows
+        for row in model.rows
         if not (row.function == Function.GOT and row.value == value and row.process == FINAL_READER)
     ]
     return "unseen-message"
 
 
-def plant_phantom(made: Made, number: int) -> str:
-    made.rows[number] = made.rows[number]._replace(outcome=Outcome.FAIL)
+def plant_phantom(model: Made, number: int) -> str:
+    model.rows[number] = model.rows[number]._replace(outcome=Outcome.FAIL)
     return "phantom-write"
 
 
-def plant_unknown(made: Made, number: int) -> str:
-    made.rows[number] = made.rows[number]._replace(body_crc=1)
+def plant_unknown(model: Made, number: int) -> str:
+    model.rows[number] = model.rows[number]._replace(body_crc=1)
     return "unknown-value"
 
 
-def plant_duplicate(made: Made, number: int) -> str:
-    value = made.rows[number].value
-    queue = made.place(value)[0]
-    end = sum(1 for entry in made.stored if entry[1] == queue)
-    made.stored.append((value, queue, end))
+def plant_duplicate(model: Made, number: int) -> str:
+    value = model.rows[number].value
+    queue = model.place(value)[0]
+    end = sum(1 for entry in model.stored if entry[1] == queue)
+    model.stored.append((value, queue, end))
     return "duplicate"
 
 
-def plant_conflict(made: Made, number: int) -> str:
-    row = made.rows[number]
-    made.rows.append(row._replace(function=Function.GOT, value=900, physical_offset=0))
+def plant_conflict(model: Made, number: int) -> str:
+    row = model.rows[number]
+    model.rows.append(row._replace(function=Function.GOT, value=900, physical_offset=0))
     return "inconsistent-offset"
 
 
-def plant_move(made: Made, number: int) -> str:
-    row = made.rows[number]
-    made.rows[number] = row._replace(physical_offset=row.physical_offset + 7)
+def plant_move(model: Made, number: int) -> str:
+    row = model.rows[number]
+    model.rows[number] = row._replace(physical_offset=row.physical_offset + 7)
     return "moved-write"
 
 
-def plant_vanished(made: Made, number: int) -> str:
-    row = made.rows[number]
-    made.rows.append(row._replace(function=Function.DELIVER, value=901, operation=4))
+def plant_vanished(model: Made, number: int) -> str:
+    row = model.rows[number]
+    model.rows.append(row._replace(function=Function.DELIVER, value=901, operation=4))
     return "vanished-read"
 
 
-def plant_future(made: Made, number: int) -> str:
-    row = made.rows[number]
+def plant_future(model: Made, number: int) -> str:
+    row = model.rows[number]
     early = row.invoked_ns - 1
-    made.rows.append(row._replace(function=Function.DELIVER, operation=4, returned_ns=early))
+    model.rows.append(row._replace(function=Function.DELIVER, operation=4, returned_ns=early))
     return "future-read"
 
 
-def plant_group_skip(made: Made, number: int) -> str:
-    value = made.rows[number].value
-    made.rows = [
-        row for row in made.rows if not (row.function == Function.DELIVER and row.value == value)
+def plant_group_skip(model: Made, number: int) -> str:
+    value = model.rows[number].value
+    model.rows = [
+        row for row in model.rows if not (row.function == Function.DELIVER and row.value == value)
     ]
     return "group-skip"
 
 
-def plant_overrun(made: Made, number: int) -> str:
-    row = made.rows[number]
+def plant_overrun(model: Made, number: int) -> str:
+    row = model.rows[number]
     beyond = row._replace(function=Function.COMMIT_OFFSET, operation=4, queue_offset=1000)
-    made.rows.append(beyond)
+    model.rows.append(beyond)
     return "offset-overrun"
 
 
@@ -466,9 +468,9 @@ PLANTS = [
 def test_a_planted_anomaly_is_found(
     plant: Callable[[Made, int], str], seed: int, form: bool
 ) -> None:
-    made = Made(seed)
-    number = _ok(made)
+    model = Made(seed)
+    number = _ok(model)
     if number is None:
         return
-    wanted = plant(made, number)
-    assert wanted in violated(made.check(in_plain=form))
+    check_id = plant(model, number)
+    assert check_id in violated(model.check(in_plain=form))

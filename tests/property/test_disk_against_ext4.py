@@ -57,7 +57,7 @@ async def play(
     return models, done
 
 
-def found(base: Path) -> tuple[dict[str, bytes], set[str]]:
+def files_below(base: Path) -> tuple[dict[str, bytes], set[str]]:
     """Files and directories below a directory, named as the model names them."""
     files: dict[str, bytes] = {}
     directories: set[str] = set()
@@ -96,7 +96,7 @@ def check(volume: Volume, base: Path, sequences: list[list[Call]], seed: int) ->
         volume.remount()
     changed = 0
     for number, (model, calls) in enumerate(zip(models, done, strict=True)):
-        files, directories = found(base / str(number))
+        files, directories = files_below(base / str(number))
         reason = refusal(model.image().namespace(), files, directories)
         assert not reason, f"sequence {number}: {reason}\n" + "\n".join(calls)
         changed += files != {path: model.contents(path) for path in model.paths()}

@@ -69,12 +69,12 @@ async def test_what_was_synced_may_not_be_lost() -> None:
 
 def cut(inode: Inode) -> set[int]:
     """Every length that cuts of this file leave."""
-    found = set()
+    lengths = set()
     for seed in range(300):
         twin = deepcopy(inode)
         twin.lose_power("random", Random(seed))
-        found.add(twin.length)
-    return found
+        lengths.add(twin.length)
+    return lengths
 
 
 def test_a_length_that_was_set_between_two_writes_may_come_back() -> None:
@@ -96,12 +96,12 @@ def test_zeros_between_two_writes_may_come_back() -> None:
     assert content_refusal(inode, b"old" * 200) == ""
     assert content_refusal(inode, b"new" * 200) == ""
     assert content_refusal(inode, b"two" * 200) != ""
-    found = set()
+    contents = set()
     for seed in range(300):
         twin = deepcopy(inode)
         twin.lose_power("random", Random(seed))
-        found.add(twin.read(0, 3))
-    assert {b"old", b"new", b"\0\0\0", b""} == found
+        contents.add(twin.read(0, 3))
+    assert {b"old", b"new", b"\0\0\0", b""} == contents
 
 
 def test_a_reservation_below_the_end_may_be_all_that_is_left() -> None:

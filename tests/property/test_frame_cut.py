@@ -36,15 +36,15 @@ def test_cuts_do_not_matter(sent: list[Command], data: st.DataObject) -> None:
     assert reader.pending == 0
     whole = FrameReader().feed(stream)
     assert found == whole
-    for got, want in zip(whole, sent, strict=True):
+    for got, expected in zip(whole, sent, strict=True):
         assert (got.code, got.opaque, got.flag, got.remark) == (
-            want.code,
-            want.opaque,
-            want.flag,
-            want.remark,
+            expected.code,
+            expected.opaque,
+            expected.flag,
+            expected.remark,
         )
-        assert got.fields == want.fields
-        assert got.body == want.body
+        assert got.fields == expected.fields
+        assert got.body == expected.body
 
 
 @given(st.lists(commands, min_size=1, max_size=3))
@@ -58,14 +58,14 @@ def test_byte_by_byte_is_the_same_as_whole(sent: list[Command]) -> None:
 def outcome(pieces: list[bytes]) -> tuple[list[Command], str | None]:
     """Commands, and the error that followed them."""
     reader = FrameReader()
-    found: list[Command] = []
+    commands: list[Command] = []
     try:
         for piece in pieces:
-            found += reader.feed(piece)
+            commands += reader.feed(piece)
         reader.check()
     except RemoteProtocolError as exc:
-        return found, str(exc)
-    return found, None
+        return commands, str(exc)
+    return commands, None
 
 
 @given(st.lists(commands, max_size=3), st.integers(0, 10_000), st.integers(0, 255), st.binary())

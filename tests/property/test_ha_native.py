@@ -69,8 +69,8 @@ contents: st.SearchStrategy[Content] = st.one_of(
 frames = st.lists(st.builds(Frame, st.integers(0, (1 << 32) - 1), contents), max_size=6)
 
 
-def bytes_of(found: list[Frame]) -> bytes:
-    return b"".join(encode(one.epoch, one.content) for one in found)
+def bytes_of(frames: list[Frame]) -> bytes:
+    return b"".join(encode(one.epoch, one.content) for one in frames)
 
 
 @given(frames, st.data())
@@ -109,7 +109,7 @@ def test_a_changed_byte_is_an_error_another_frame_or_waits_for_more(
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "told"),
+    ("kind", "size", "pattern"),
     [
         (1, MAP_MAX + 1, "HELLO of"),
         (2, 0, "WELCOME of 0"),
@@ -121,9 +121,11 @@ def test_a_changed_byte_is_an_error_another_frame_or_waits_for_more(
         (8, 1, "kind 8, which nobody knows"),
     ],
 )
-def test_a_size_is_refused_before_anything_of_it_has_come(kind: int, size: int, told: str) -> None:
+def test_a_size_is_refused_before_anything_of_it_has_come(
+    kind: int, size: int, pattern: str
+) -> None:
     head = struct.pack(">4sBBHIIQ", b"RBHA", 1, kind, 0, 1, size, 0)
-    with pytest.raises(RemoteProtocolError, match=told):
+    with pytest.raises(RemoteProtocolError, match=pattern):
         NativeReader().feed(head)
 
 

@@ -47,8 +47,8 @@ def files_of(root: Path) -> list[str]:
 @st.composite
 def harms(draw: st.DrawFn) -> list[tuple[str, int, float, int]]:
     kinds = st.sampled_from(["flip", "cut", "zero", "delete", "stray", "grow"])
-    one = st.tuples(kinds, st.integers(0, 999), st.floats(0, 1), st.integers(1, 255))
-    return draw(st.lists(one, min_size=1, max_size=3))
+    single_harm = st.tuples(kinds, st.integers(0, 999), st.floats(0, 1), st.integers(1, 255))
+    return draw(st.lists(single_harm, min_size=1, max_size=3))
 
 
 def harm(root: Path, kind: str, number: int, where: float, mask: int) -> None:
@@ -81,14 +81,14 @@ def test_any_harm_is_read_through_and_told(
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary) / "store"
         shutil.copytree(pristine, root)
-        for one in done:
-            harm(root, *one)
+        for applied in done:
+            harm(root, *applied)
         opened = open_directory(root, SETTINGS)
         report = check(root)
         rows = [message.as_row() for message in messages(opened, Filter(scan=True))]
         assert len(rows) == report.records
-        for wanted in (Filter(topic="T", queue_id=0), Filter(topic="T", key="k3")):
-            assert len(list(messages(opened, wanted))) <= 2 * COUNT
+        for selection in (Filter(topic="T", queue_id=0), Filter(topic="T", key="k3")):
+            assert len(list(messages(opened, selection))) <= 2 * COUNT
         assert list(table(describe(opened)))
         opened.close()
         # A log without its first segments is what retention leaves.
@@ -167,8 +167,8 @@ def test_the_two_ways_agree_on_records_and_harmed_records(
 
 @given(st.binary(max_size=200))
 def test_wanted_properties_are_the_parsed_ones(raw: bytes) -> None:
-    wanted, known = DispatchProperties(raw), parse_properties(raw)
-    assert wanted.tags.decode(errors="replace") == known.get("TAGS", "")
+    dispatched, parsed = DispatchProperties(raw), parse_properties(raw)
+    assert dispatched.tags.decode(errors="replace") == parsed.get("TAGS", "")
 
 
 @given(st.text(max_size=50))

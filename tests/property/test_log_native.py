@@ -53,8 +53,8 @@ def test_plain_records_take_one_call(module: ModuleType) -> None:
     data = b""
     while len(data) < 50_000:
         data += plain_record(BASE + len(data))
-    found = scans.check(data, 4096, None)
-    assert found.end == BASE + len(data)
+    scanned = scans.check(data, 4096, None)
+    assert scanned.end == BASE + len(data)
     assert len(calls) == 2
 
 
@@ -87,7 +87,7 @@ def test_nothing_is_left_in_memory(module: ModuleType) -> None:
 
 
 def test_an_odd_record_is_left_to_python(module: ModuleType) -> None:
-    """As it is read there: the native body takes nothing of it."""
+    """Python reads it alone: the native body takes nothing of it."""
     random, data = Random(1), b""
     while not data or data[36:40] == bytes(4):
         data = record(random, BASE)

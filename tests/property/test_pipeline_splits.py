@@ -24,12 +24,12 @@ def contents(draw: st.DrawFn) -> list[Message]:
     """
     seed = draw(st.integers(0, 1 << 32))
     chance = random.Random(seed)
-    found = []
+    messages = []
     for _ in range(draw(st.integers(0, 40))):
         body = chance.randbytes(chance.choice([0, 1, 30, 200, 900]))
         if chance.random() < 0.2:
             body = Message(body=body).encode(chance.randrange(10_000), 1)
-        found.append(
+        messages.append(
             Message(
                 topic=chance.choice(["a", "bb", "ccc"]),
                 body=body,
@@ -40,7 +40,7 @@ def contents(draw: st.DrawFn) -> list[Message]:
                 properties=chance.choice(["", "TAGS\x01x\x02"]),
             )
         )
-    return found
+    return messages
 
 
 harms = st.lists(
@@ -62,9 +62,9 @@ def damaged(root: Path, content: list[Message], harm: list[tuple[str, float]]) -
 def good(root: Path) -> list[int]:
     """Offsets of the good records by the independent reader."""
     opened = open_directory(root)
-    found = [item.offset for item in opened.log.scan() if isinstance(item, Scanned)]
+    offsets = [item.offset for item in opened.log.scan() if isinstance(item, Scanned)]
     opened.close()
-    return found
+    return offsets
 
 
 @pytest.mark.slow
@@ -79,10 +79,10 @@ def test_every_cut_gives_the_same_rows(
         assert rows(log.root, COLUMNS, splitBytes=max(size, 60), syncMode=mode) == whole
         assert rows(log.root, COLUMNS, batchRows=3) == whole
         check_cover(whole)
-        found = [row["physical_offset"] for row in whole if row["_corrupt"] is None]
-        assert found == good(log.root)
+        offsets = [row["physical_offset"] for row in whole if row["_corrupt"] is None]
+        assert offsets == good(log.root)
         if not harm:
-            assert found == log.offsets
+            assert offsets == log.offsets
 
 
 def check_cover(whole: list[dict[str, Any]]) -> None:
@@ -101,5 +101,5 @@ def test_dropping_leaves_what_is_good(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = damaged(Path(folder), content, harm)
-        kept = rows(log.root, ["physical_offset"], mode="DROPMALFORMED", splitBytes=700)
-        assert [row["physical_offset"] for row in kept] == good(log.root)
+        good_rows = rows(log.root, ["physical_offset"], mode="DROPMALFORMED", splitBytes=700)
+        assert [row["physical_offset"] for row in good_rows] == good(log.root)

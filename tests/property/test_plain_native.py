@@ -38,9 +38,9 @@ def test_without_a_build_the_python_body_is_chosen(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.delattr(rocketbed.node.broker, "plain_native", raising=False)
     monkeypatch.setitem(sys.modules, "rocketbed.node.broker.plain_native", None)
-    body, which = choose(native=True)
+    body, reason = choose(native=True)
     assert body is choose(native=False)[0]
-    assert "no native one" in which
+    assert "no native one" in reason
 
 
 @pytest.mark.parametrize("compiler", ["gcc 'x", "says bytes that are no text, and fails"])
@@ -58,13 +58,13 @@ def test_an_odd_compiler_is_none(
         script.build(tmp_path)
 
 
-@pytest.mark.parametrize("what", ["a field more", "a name less"])
-def test_a_build_of_another_state_is_not_used(what: str, module: ModuleType) -> None:
-    """As after a pull without an install: said at the start, not with each send."""
+@pytest.mark.parametrize("state", ["a field more", "a name less"])
+def test_a_build_of_another_state_is_not_used(state: str, module: ModuleType) -> None:
+    """After a pull without an install, it is reported at the start, not with each send."""
     change = {
         "a field more": "run.EndOfLog = namedtuple('E', (*run.EndOfLog._fields, 'more'))",
         "a name less": "del entry.ONE_UNIT",
-    }[what]
+    }[state]
     script = (
         "from collections import namedtuple\n"
         "from rocketbed.node.store import entry\n"
@@ -136,7 +136,7 @@ def test_numbers_up_to_their_ends(module: ModuleType) -> None:
 
 
 def test_what_a_form_or_cache_raises_is_raised_or_leaves_the_frame(module: ModuleType) -> None:
-    """As in Python: a frame that cannot be read is left, all else is somebody's mistake."""
+    """Python does the same: an unreadable frame is left, anything else is a programming error."""
     read = send(fields_of("T", 1, "UNIQ_KEY\x01A"), b"x", Encoding.MSGPACK, 9, 0)
     for caught in (KeyError, IndexError, ValueError, TypeError, UnicodeError):
         assert Pair(module, failing=caught).check(read) == 0
@@ -167,10 +167,10 @@ def test_nobody_keeps_what_a_cache_holds(module: ModuleType) -> None:
     """A reference too many to an object that lives anyway takes no memory."""
     pair, read = Pair(module), b"".join(plain())
     pair.native_alone(read)
-    kept = [tag_code("TagA"), ONE_UNIT, None, Entry, *pair.shapes(), end_of_log().now_ms]
-    before = [sys.getrefcount(item) for item in kept]
+    cached = [tag_code("TagA"), ONE_UNIT, None, Entry, *pair.shapes(), end_of_log().now_ms]
+    before = [sys.getrefcount(item) for item in cached]
     pair.native_alone(read)
-    assert [sys.getrefcount(item) for item in kept] == before
+    assert [sys.getrefcount(item) for item in cached] == before
 
 
 @pytest.mark.slow

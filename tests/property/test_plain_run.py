@@ -27,7 +27,7 @@ from tests.support.wire_sessions import SESSIONS, recorded_frames
 
 @pytest.fixture(scope="module", params=["python", "native"], autouse=True)
 def body(request: pytest.FixtureRequest) -> None:
-    """What takes the sends that are taken as bytes."""
+    """The body that takes sends as bytes."""
     if request.param == "native":
         native()
     BODY[:] = [f"rbNative={str(request.param == 'native').lower()}"]
@@ -113,7 +113,7 @@ sends = st.builds(
 GET_MAX = frame(
     RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "1"}, b"", Encoding.JSON, 6, 0
 )
-others = st.sampled_from(
+unusual = st.sampled_from(
     [
         frame(RequestCode.PULL_MESSAGE, pull_fields(), b"", Encoding.JSON, 5, 0),
         GET_MAX,
@@ -141,9 +141,9 @@ def with_header(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
     )
 
 
-def spliced(header: bytes, place: int, taken: int, put: bytes) -> bytes:
+def spliced(header: bytes, place: int, cut: int, put: bytes) -> bytes:
     at = place % (len(header) + 1)
-    return header[:at] + put + header[at + taken :]
+    return header[:at] + put + header[at + cut :]
 
 
 PIECES = [
@@ -183,7 +183,7 @@ def fronted(header: bytes) -> bytes:
 
 
 def ordered(header: bytes) -> bytes:
-    """The same, behind the code, as it is sent."""
+    """The same header in the order of Go's client, after the code."""
     if not header.startswith(b"{"):
         return header
     members = orjson.loads(fronted(header))
@@ -192,8 +192,8 @@ def ordered(header: bytes) -> bytes:
 
 in_front = plain.map(lambda data: with_header(data, ordered))
 rotten = st.builds(
-    lambda data, place, taken, put: with_header(
-        data, functools.partial(spliced, place=place, taken=taken, put=put)
+    lambda data, place, cut, put: with_header(
+        data, functools.partial(spliced, place=place, cut=cut, put=put)
     ),
     plain | in_front,
     st.integers(0, 400),
@@ -201,7 +201,7 @@ rotten = st.builds(
     st.sampled_from(PIECES) | st.binary(max_size=3),
 )
 streams = st.lists(
-    st.one_of(plain, plain, in_front, sends, others, rotten), min_size=1, max_size=14
+    st.one_of(plain, plain, in_front, sends, unusual, rotten), min_size=1, max_size=14
 )
 
 
@@ -344,7 +344,7 @@ STRINGS = {
     KEY + "TIMER_DELAY_MS\x011\x02": 0,
     KEY + "__CRC32#\x0112\x02": 0,
     "x__CRC32#\x0112\x02" + KEY: 0,
-    # keys that are none, twice there, or that an answer cannot hold as they are
+    # keys that are invalid, repeated, or that an answer cannot hold unchanged
     "": 0,
     "TAGS\x01A\x02": 0,
     "UNIQ_KEY\x01\x02": 0,
@@ -384,20 +384,20 @@ FIELDS = [
 ]
 
 
-def taken(frames: list[bytes]) -> list[int]:
-    """Of each frame alone: how many of it three times in one read are taken as bytes."""
+def taken_counts(frames: list[bytes]) -> list[int]:
+    """Return for each frame alone how many of three in one read are taken as bytes."""
 
     async def scenario(session: Session) -> list[int]:
         await session.send("T")
         sender = session.node.broker.sender
         (connection,) = session.node.servers[0].connections
-        found = []
+        counts = []
         for data in frames:
             at = sender.take(data * 3, 0, connection)
             assert at % len(data) == 0
-            found.append(at // len(data))
+            counts.append(at // len(data))
             sender.end_of_run(connection)
-        return found
+        return counts
 
     value: list[int] = node_run(scenario, *BODY).value
     return value
@@ -407,19 +407,19 @@ def taken(frames: list[bytes]) -> list[int]:
 def test_what_is_plain_is_taken_and_nothing_else(encoding: Encoding) -> None:
     fields = [({**send_fields(), "i": KEY, **changes}, is_plain) for changes, is_plain in FIELDS]
     fields += [({**send_fields(), "i": string}, is_plain) for string, is_plain in STRINGS.items()]
-    frames = [frame(310, found, b"x", encoding, 9, 0) for found, _ in fields]
+    frames = [frame(310, actual_count, b"x", encoding, 9, 0) for actual_count, _ in fields]
     plain_ones = [3 * is_plain for _, is_plain in fields]
-    for found, (about, wanted) in zip(
-        taken(frames), zip(fields, plain_ones, strict=True), strict=True
+    for actual_count, (about, expected_count) in zip(
+        taken_counts(frames), zip(fields, plain_ones, strict=True), strict=True
     ):
-        assert found == wanted, about[0]
+        assert actual_count == expected_count, about[0]
     check([data for data in frames for _ in range(2)], 1 << 20, "flushDiskType=SYNC_FLUSH")
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
 def test_other_frames_are_left(encoding: Encoding) -> None:
     fields = {**send_fields(), "i": KEY}
-    assert taken(
+    assert taken_counts(
         [
             frame(310, fields, b"x", encoding, 9, 2),
             frame(310, fields, b"x", encoding, 9, 1),
@@ -433,7 +433,7 @@ def test_other_frames_are_left(encoding: Encoding) -> None:
 
 def test_json_headers_are_cut_where_java_and_go_have_their_opaque() -> None:
     data = frame(310, {**send_fields(), "i": KEY}, b"x", Encoding.JSON, 9, 0)
-    assert taken(
+    assert taken_counts(
         [
             with_header(data, ordered),
             with_header(data, fronted),
@@ -459,7 +459,7 @@ def test_the_largest_body_is_taken_and_the_next_one_refused() -> None:
 
 
 def test_records_up_to_the_very_end_of_a_segment() -> None:
-    """Each size comes to stand at some segment's end, where a filler must fit behind it."""
+    """Each size is reached at some segment's end, where a filler must fit after it."""
     fields = {**send_fields(), "i": KEY}
     frames = [
         frame(310, fields, b"x" * size, Encoding.JSON, size, 0)
@@ -476,9 +476,9 @@ def test_a_binary_header_of_another_length_than_it_says_is_left() -> None:
         return header[:17] + (len(header) - 22).to_bytes(4, "big") + header[21:]
 
     odd = [with_header(data, shorter), with_header(data, lambda header: header + b"\0")]
-    assert taken([data, *odd]) == [3, 0, 0]
-    for one in odd:
-        check([data, one, data], 1 << 20)
+    assert taken_counts([data, *odd]) == [3, 0, 0]
+    for odd_frame in odd:
+        check([data, odd_frame, data], 1 << 20)
 
 
 def test_a_filler_has_its_room_behind_the_last_record_of_a_segment() -> None:
@@ -497,10 +497,10 @@ def test_a_filler_has_its_room_behind_the_last_record_of_a_segment() -> None:
 
         before = store.max_offset
         assert is_taken(1)
-        rest = store.max_offset - before - 1
-        room = 4096 - store.max_offset % 4096 - BLANK_SIZE - rest
-        found = [is_taken(room + 1), is_taken(room)]
+        distance = store.max_offset - before - 1
+        room = 4096 - store.max_offset % 4096 - BLANK_SIZE - distance
+        answers = [is_taken(room + 1), is_taken(room)]
         assert store.max_offset == 4096 - BLANK_SIZE
-        return found
+        return answers
 
     assert node_run(scenario, "mappedFileSizeCommitLog=4096", *BODY).value == [False, True]

@@ -107,10 +107,14 @@ def triggers(draw: st.DrawFn) -> Trigger:
 def plans(draw: st.DrawFn) -> Plan:
     shape = draw(shapes())
     small = draw(st.integers(1, 900))
-    made = draw(st.lists(steps(), max_size=5))
-    if made:
+    drawn = draw(st.lists(steps(), max_size=5))
+    if drawn:
         first = Step(trigger=At(1.0), verb="kill", target="leader", label="k")
-        made = [first, *made, Step(trigger=After("k", draw(SECONDS)), verb="restart", target="@k")]
+        drawn = [
+            first,
+            *drawn,
+            Step(trigger=After("k", draw(SECONDS)), verb="restart", target="@k"),
+        ]
     millis = st.integers(1, 500_000).map(lambda micros: micros / 1000)
     return Plan(
         name=draw(st.text(string.printable, min_size=1, max_size=20)),
@@ -137,7 +141,7 @@ def plans(draw: st.DrawFn) -> Plan:
             ),
             cold_share=draw(SHARES),
         ),
-        steps=tuple(made),
+        steps=tuple(drawn),
         faults_s=draw(st.integers(60_000_000, 99_000_000)) / 1e6,
         recovery_s=draw(st.integers(1, 99_000_000)) / 1e6,
         expect=Expectation(

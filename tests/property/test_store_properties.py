@@ -97,10 +97,10 @@ def test_any_damage_gives_a_prefix_or_is_reported(
         return
     for offset, record in records_of(recovered, 0, end, 2048).items():
         # Sizes, places and bodies are what the format's own checks cover.
-        found = decode_message(record)
+        message = decode_message(record)
         original = decode_message(log[offset : offset + len(record)])
-        assert (found.size, found.physical_offset) == (original.size, original.physical_offset)
-        assert found.body == original.body
+        assert (message.size, message.physical_offset) == (original.size, original.physical_offset)
+        assert message.body == original.body
 
 
 @settings(max_examples=25, deadline=None)

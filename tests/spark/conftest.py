@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder: it takes longer to start than they to run."""
+"""A Spark session for all tests of this folder: it takes longer to start than they to run."""
 
 import os
 from collections.abc import Iterator

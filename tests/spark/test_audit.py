@@ -75,7 +75,7 @@ def test_every_figure(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("good", [1, 0])
 def test_a_store_time_that_cannot_be(spark: SparkSession, tmp_path: Path, good: int) -> None:
-    """As damage may leave it. It ended the job if it was the only one of its topic."""
+    """Damage may leave such a time. It ended the job if it was the only one of its topic."""
     bad = Message(topic="B", store_ms=1 << 62)
     log = Log(tmp_path / "store").append([Message(topic="A")] * good + [bad])
     job = Job("audit", JobSettings(stores=(str(log.root),), out=tmp_path / "out"), spark=spark)

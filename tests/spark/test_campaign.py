@@ -29,12 +29,12 @@ def test_a_campaign_and_its_second_half(spark: SparkSession, tmp_path: Path) -> 
     campaign(job, options)
     assert job.report.counts == {"runs": 2, "seeds": 1, "stalled": 1, "run twice": 1}
     assert job.report.exit_code == 1
-    (found,) = job.report.findings
-    assert (found["id"], found["count"]) == ("failed", 1)
-    assert Path(found["examples"][0]["replay"]).exists()
-    again = Job("campaign", JobSettings(), spark=spark)
-    campaign(again, replace(options, count=2, resume=True))
-    assert again.report.counts["seeds"] == 2
+    (finding,) = job.report.findings
+    assert (finding["id"], finding["count"]) == ("failed", 1)
+    assert Path(finding["examples"][0]["replay"]).exists()
+    resumed = Job("campaign", JobSettings(), spark=spark)
+    campaign(resumed, replace(options, count=2, resume=True))
+    assert resumed.report.counts["seeds"] == 2
     rows = results(tmp_path / "out")
     assert all(row["cpu_s"] > 0 and row["attempt"] == 0 and row["host"] for row in rows)
     assert sorted((row["seed"], row["again"]) for row in rows) == [

@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def run(job: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a job through a Connect server of its own, of which nothing is left afterwards."""
+    """Run a job through a Connect server of its own, which leaves nothing."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -61,23 +61,23 @@ def run(job: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def members(session: int) -> list[str]:
     """Processes of a session that still run: their command lines."""
-    found = []
+    commands = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 state, *fields = (entry / "stat").read_text().rpartition(") ")[2].split()
                 if int(fields[2]) == session and state != "Z":
-                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+                    commands.append((entry / "cmdline").read_text().replace("\0", " "))
             except (OSError, ValueError):
                 continue  # it ended meanwhile
-    return found
+    return commands
 
 
 def await_end(session: int) -> None:
-    """Until the whole session is gone."""
+    """Wait until the whole session is gone."""
     end = time.monotonic() + END_S
-    while left := members(session):
-        assert time.monotonic() < end, left
+    while running := members(session):
+        assert time.monotonic() < end, running
         os.sched_yield()
 
 
@@ -92,8 +92,8 @@ def test_export_tail_and_verify(store: Path, tmp_path: Path) -> None:
     assert pyarrow.dataset.dataset(files, format="parquet").count_rows() == MESSAGES
 
     report = tmp_path / "tail.json"
-    once = ("--from", "earliest", "--once", "--report", str(report))
-    done = run("tail", "--store", str(store), "--out", str(tmp_path / "tail"), *once)
+    options = ("--from", "earliest", "--once", "--report", str(report))
+    done = run("tail", "--store", str(store), "--out", str(tmp_path / "tail"), *options)
     assert done.returncode == EXIT_GOOD, done.stderr
     assert json.loads(report.read_text())["counts"] == {"messages": MESSAGES, "batches": 1}
 

@@ -31,7 +31,7 @@ def unpack(name: str, place: Path) -> Path:
 
 
 def stored(name: str) -> dict[int, dict[str, Any]]:
-    """What the real broker gave back, by place in the log."""
+    """Return the rows that the real broker gave back, by place in the log."""
     text = (FIXTURES / f"rocketmq-store-{name}.manifest.json").read_text(encoding="utf-8")
     return {row["commitLogOffset"]: row for row in json.loads(text)["stored"]}
 
@@ -50,13 +50,15 @@ def read(out: Path) -> list[dict[str, Any]]:
     """Rows of the files that the manifest names, as any reader of Parquet sees them."""
     manifest = json.loads((out / MANIFEST).read_text())
     files = [file for part in manifest["parts"] for file in part["files"]]
-    found = []
+    rows_read = []
     for file in files:
         rows = pyarrow.dataset.dataset(out / file["path"], format="parquet").to_table().to_pylist()
         assert len(rows) == file["rows"]
         names = dict(piece.split("=", 1) for piece in file["path"].split("/") if "=" in piece)
-        found += [row | {"topic": unquote(names["topic"]), "date": names["date"]} for row in rows]
-    return found
+        rows_read += [
+            row | {"topic": unquote(names["topic"]), "date": names["date"]} for row in rows
+        ]
+    return rows_read
 
 
 @pytest.mark.slow
@@ -68,9 +70,9 @@ def test_the_rows_are_what_the_real_broker_gave_back(
     out = tmp_path / "out"
     report = run(spark, store, out)
     assert (report.exit_code, report.findings) == (0, [])
-    found = read(out)
-    assert report.counts["rows"] == len(found)
-    rows = {row["physical_offset"]: row for row in found}
+    exported_rows = read(out)
+    assert report.counts["rows"] == len(exported_rows)
+    rows = {row["physical_offset"]: row for row in exported_rows}
     expected = stored(name)
     assert expected.keys() <= rows.keys()
     for at, theirs in expected.items():
@@ -87,10 +89,10 @@ def test_the_rows_are_what_the_real_broker_gave_back(
         if len(ours["body"]) == theirs["bodyLength"]:
             assert ours["tags"] == theirs["properties"].get("TAGS")
     before = sorted(path for path in out.rglob("*") if path.is_file())
-    again = run(spark, store, out)
-    assert again.counts["rows"] == 0
-    assert again.counts["rows_in_all"] == len(found)
-    assert "nothing new" in again.notes[0]
+    second = run(spark, store, out)
+    assert second.counts["rows"] == 0
+    assert second.counts["rows_in_all"] == len(exported_rows)
+    assert "nothing new" in second.notes[0]
     assert sorted(path for path in out.rglob("*") if path.is_file()) == before
 
 
@@ -113,8 +115,8 @@ def test_damage_is_told_and_what_came_later_is_added(spark: SparkSession, tmp_pa
     later = run(spark, store, out, **columns)
     assert (first.exit_code, later.exit_code) == (0, 1)
     assert [(one["id"], one["count"]) for one in later.findings] == [("malformed", 1)]
-    again = run(spark, store, out, **columns)
-    assert (again.exit_code, [one["id"] for one in again.findings]) == (1, ["incomplete"])
+    third = run(spark, store, out, **columns)
+    assert (third.exit_code, [one["id"] for one in third.findings]) == (1, ["incomplete"])
     parts = json.loads((out / MANIFEST).read_text())["parts"]
     assert [part["start"] for part in parts] == [0, parts[0]["end"]]
     assert all(file["rows"] <= 5 for part in parts for file in part["files"])
@@ -182,13 +184,13 @@ def test_what_was_deleted_before_it_was_exported_is_a_finding(
 ) -> None:
     store = unpack("clean", tmp_path)
     second = store / "commitlog" / "00000000000001048576"
-    kept = second.read_bytes()
+    data = second.read_bytes()
     second.unlink()
     (store / "abort").touch()  # as of a live store: there is more to come
     out = tmp_path / "out"
     run(spark, store, out)
     (store / "commitlog" / "00000000000000000000").unlink()
-    second.write_bytes(kept)
+    second.write_bytes(data)
     (part,) = json.loads((out / MANIFEST).read_text())["parts"]
     part["end"] -= 1000
     part["mark"] = 0
@@ -216,5 +218,5 @@ def test_damaged_batches_are_told_and_have_no_body(spark: SparkSession, tmp_path
     log.flip(log.offsets[0] + 88)
     report = run(spark, log.root, tmp_path / "out")
     assert [(one["id"], one["count"]) for one in report.findings] == [("wrong_crc", 2)]
-    found = sorted(read(tmp_path / "out"), key=lambda row: row["queue_offset"])
-    assert [row["body"] for row in found] == [None, None, b"one", b"", b"three"]
+    rows_read = sorted(read(tmp_path / "out"), key=lambda row: row["queue_offset"])
+    assert [row["body"] for row in rows_read] == [None, None, b"one", b"", b"three"]

@@ -71,10 +71,10 @@ def test_each_format_gives_back_what_is_stored(
     schema = pipeline.read(spark, str(store), [*columns]).schema.add("part", "string")
     schema = schema.add("date", "date")
     reader = spark.read.format(form.format).schema(schema).option("header", "true")
-    there = reader.load(str(out))
-    assert rows_of(there.select(*columns)) == rows_of(source)
+    exported = reader.load(str(out))
+    assert rows_of(exported.select(*columns)) == rows_of(source)
     for column in form.partition_by:
-        assert there.where(f.col(column).isNull()).isEmpty(), column
+        assert exported.where(f.col(column).isNull()).isEmpty(), column
     (part,) = json.loads((out / NAME).read_text())["parts"]
     assert sum(file["rows"] for file in part["files"]) == part["rows"] == 268
     for file in part["files"]:
@@ -94,8 +94,8 @@ def test_a_part_that_was_begun_is_written_over(spark: SparkSession, tmp_path: Pa
     log.append([Message(topic="A", body=b"%d" % n) for n in range(9, 12)])
     report = run(spark, log.root, str(out), form)
     assert (report.counts["parts"], report.counts["rows"]) == (2, 12)
-    found = spark.read.format("orc").load(str(out)).select("body").collect()
-    assert sorted(int(row.body) for row in found) == list(range(12))
+    written_rows = spark.read.format("orc").load(str(out)).select("body").collect()
+    assert sorted(int(row.body) for row in written_rows) == list(range(12))
     assert json.loads((out / NAME).read_text())["pending"] == []
 
 
@@ -126,8 +126,8 @@ def test_values_of_odd_texts_come_back_from_every_format(
     for name in ("csv", "json"):
         run(spark, log.root, str(tmp_path / name), Form(format=name, partition_by=()), ("tags",))
         reader = spark.read.format(name).schema("tags string").option("header", "true")
-        there = reader.option("multiLine", name == "csv").load(str(tmp_path / name))
-        assert sorted(row.tags for row in there.collect()) == sorted(texts), name
+        exported = reader.option("multiLine", name == "csv").load(str(tmp_path / name))
+        assert sorted(row.tags for row in exported.collect()) == sorted(texts), name
 
 
 def test_a_folder_with_too_long_a_name_is_told(spark: SparkSession, tmp_path: Path) -> None:
@@ -152,6 +152,8 @@ def test_numbers_are_exported_as_xml(spark: SparkSession, tmp_path: Path) -> Non
     log = Log(tmp_path / "store").append([Message(topic="A", body=b"x"), Message(topic="B")])
     run(spark, log.root, str(tmp_path / "out"), Form(format="xml"), ("queue_offset", "size"))
     (file,) = (tmp_path / "out").glob("part=*/topic=A/date=*/*.xml")
-    there = spark.read.format("xml").option("rowTag", "message").schema("size int").load(str(file))
+    exported = (
+        spark.read.format("xml").option("rowTag", "message").schema("size int").load(str(file))
+    )
     (row,) = pipeline.read(spark, str(log.root), ("size",), topics="A").collect()
-    assert there.collect() == [row]
+    assert exported.collect() == [row]

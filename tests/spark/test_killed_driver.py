@@ -75,7 +75,7 @@ class Driver:
 
 def members(session_id: int) -> list[int]:
     """Processes of a session."""
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -83,8 +83,8 @@ def members(session_id: int) -> list[int]:
             except OSError:
                 continue
             if int(stat.rpartition(")")[2].split()[3]) == session_id:
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 async def killed_in_mid_batch(driver: Driver, after: int) -> int:

@@ -16,7 +16,7 @@ DONE_S = 60
 
 
 def done(query: StreamingQuery) -> list[int]:
-    """Rows of each batch of a query that ends by itself."""
+    """Return the rows of each batch of a query that ends without being stopped."""
     assert query.awaitTermination(DONE_S)
     return [progress["numInputRows"] for progress in query.recentProgress]
 
@@ -42,24 +42,24 @@ def test_writing_and_reading_a_live_cluster(spark: SparkSession, tmp_path: Path)
         source = {"path": replicas(cluster), "topics": "T", "maxRowsPerTrigger": "150"}
         stored, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
 
-        left: list[int] = []
+        lags: list[int] = []
 
         def run() -> list[int]:
             rows = spark.readStream.format(FORMAT).schema("body binary").options(**source).load()
             sink = rows.writeStream.format("parquet").trigger(availableNow=True)
             query = sink.start(stored, checkpointLocation=checkpoint)
-            found = done(query)
-            left.extend(lag(progress)["broker-a"] for progress in query.recentProgress)
-            return found
+            counts = done(query)
+            lags.extend(lag(progress)["broker-a"] for progress in query.recentProgress)
+            return counts
 
         first = run()
         assert sum(first) == 200
-        assert left[-1] == 0 < left[0]
+        assert lags[-1] == 0 < lags[0]
         assert max(first) <= 150
         write(200, 250)
         assert sum(run()) == 50
-        kept = spark.read.schema("body binary").parquet(stored).collect()
-        assert Counter(int(row.body) for row in kept) == Counter(range(250))
+        stored_rows = spark.read.schema("body binary").parquet(stored).collect()
+        assert Counter(int(row.body) for row in stored_rows) == Counter(range(250))
 
 
 def test_what_cannot_be_written_is_said_before_any_task_runs(spark: SparkSession) -> None:

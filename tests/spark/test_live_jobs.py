@@ -35,8 +35,8 @@ def put(cluster: LocalCluster, topic: str, first: int, end: int) -> None:
     send(sink(cluster, topic=topic, requestBytes="200"), first, end)
 
 
-def settings(cluster: LocalCluster, out: Path | None = None, **given: Any) -> JobSettings:
-    return JobSettings(endpoints=cluster.nameserver_address, out=out, **given)
+def settings(cluster: LocalCluster, out: Path | None = None, **more: Any) -> JobSettings:
+    return JobSettings(endpoints=cluster.nameserver_address, out=out, **more)
 
 
 def exported(spark: SparkSession, settings: JobSettings, *topics: str) -> Report:
@@ -49,10 +49,10 @@ def exported(spark: SparkSession, settings: JobSettings, *topics: str) -> Report
 
 
 def bodies(spark: SparkSession, out: Path) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    numbers_by_topic: dict[str, list[int]] = {}
     for row in spark.read.parquet(str(out)).select("topic", "body").collect():
-        found.setdefault(row.topic, []).append(int(row.body))
-    return {topic: sorted(numbers) for topic, numbers in found.items()}
+        numbers_by_topic.setdefault(row.topic, []).append(int(row.body))
+    return {topic: sorted(numbers) for topic, numbers in numbers_by_topic.items()}
 
 
 @pytest.mark.slow
@@ -105,9 +105,9 @@ def test_topics_of_an_export_and_one_that_is_made_again(
             await admin.delete_topic("Orders-2")
 
     trio.run(delete)
-    gone = exported(spark, live)
-    assert gone.counts["rows"] == 0
-    assert any("not there now" in note for note in gone.notes)
+    without_topic = exported(spark, live)
+    assert without_topic.counts["rows"] == 0
+    assert any("not there now" in note for note in without_topic.notes)
     put(cluster, "Orders-2", 1000, 1100)
     with pytest.raises(PipelineError, match=r"is not the one that was exported: .*recreated"):
         exported(spark, live)
@@ -121,11 +121,11 @@ def test_an_audit_of_a_cluster_has_the_figures_of_its_files(
     put(cluster, "B", 0, 20)
     store = f"broker-a={cluster.member_directory('master')}/store"
     figures = []
-    for name, given in (
+    for name, job_settings in (
         ("live", settings(cluster, tmp_path / "live")),
         ("files", JobSettings(stores=(store,), out=tmp_path / "files")),
     ):
-        job = Job("audit", given, spark=spark)
+        job = Job("audit", job_settings, spark=spark)
         audit(job, AuditOptions(topics=("A", "B")))
         with (tmp_path / name / "topics.csv").open(newline="") as file:
             figures.append((job.report.counts, list(csv.DictReader(file))))
@@ -153,20 +153,20 @@ def test_a_cluster_is_verified_against_a_history(
         for row in rows
     ]
 
-    def verdicts(extra: list[dict[str, Any]], **given: Any) -> tuple[Report, dict[str, str]]:
+    def verdicts(extra: list[dict[str, Any]], **more: Any) -> tuple[Report, dict[str, str]]:
         path = tmp_path / "history.jsonl"
         path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *extra]))
         job = Job("verify", settings(cluster), spark=spark)
-        verify(job, VerifyOptions(histories=(path,), **given))
+        verify(job, VerifyOptions(histories=(path,), **more))
         return job.report, {one["id"]: one["verdict"] for one in job.report.checks}
 
-    report, found = verdicts([], copies=2)
+    report, verdict_of = verdicts([], copies=2)
     assert (report.exit_code, report.counts["records"]) == (0, 30)
-    assert {found[name] for name in ("V1", "V2", "V3", "V6", "V7", "V10", "V11")} == {"ok"}
-    assert {found[name] for name in ("V4", "V5", "V8")} == {"not-applicable"}
+    assert {verdict_of[name] for name in ("V1", "V2", "V3", "V6", "V7", "V10", "V11")} == {"ok"}
+    assert {verdict_of[name] for name in ("V4", "V5", "V8")} == {"not-applicable"}
     lost = {**lines[0], "uniq_key": "F" * 32, "queue_offset": 999}
-    report, found = verdicts([lost])
-    assert (report.exit_code, found["V1"]) == (1, "violated")
+    report, verdict_of = verdicts([lost])
+    assert (report.exit_code, verdict_of["V1"]) == (1, "violated")
     with pytest.raises(WrongUsage, match="--leader is for stores"):
         verdicts([], leaders={"broker-a": "0"})
 

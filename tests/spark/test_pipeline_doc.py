@@ -40,12 +40,12 @@ def programs() -> list[tuple[str, str]]:
 
 def commands() -> list[tuple[list[str], str]]:
     """Arguments of each command behind `rocketbed pipeline`, and what it prints."""
-    found = []
+    examples = []
     for block in re.findall(r"```console\n(.*?)```", PAGE, re.S):
         line, _, output = block.partition("\n")
         assert line.startswith(PROMPT), line
-        found.append((shlex.split(line.removeprefix(PROMPT)), output))
-    return found
+        examples.append((shlex.split(line.removeprefix(PROMPT)), output))
+    return examples
 
 
 def steady(text: str) -> str:
@@ -55,16 +55,16 @@ def steady(text: str) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Iterator[Path]:
-    """A directory with the store, and the tests' session for whoever starts one."""
+    """A directory with the store, and the tests' session for each job that starts one."""
     with tarfile.open(CLEAN_STORE) as archive:
         archive.extractall(tmp_path, filter="data")
     shutil.copytree(tmp_path / "store", tmp_path / "copy-of-store")
     monkeypatch.setattr("rocketbed.pipeline.session.build_session", lambda *_, **__: spark)
     monkeypatch.setattr("rocketbed.pipeline.jobs.common.build_session", lambda *_, **__: spark)
     monkeypatch.setattr("rocketbed.pipeline.jobs.common.end_spark", lambda _: None)
-    kept = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     yield tmp_path
-    signal.signal(signal.SIGINT, kept)
+    signal.signal(signal.SIGINT, handler)
 
 
 def printed(program: str, names: dict[str, object], place: Path) -> str:
@@ -75,10 +75,10 @@ def printed(program: str, names: dict[str, object], place: Path) -> str:
     return output.getvalue()
 
 
-def told(arguments: list[str], place: Path) -> str:
-    """What a command writes to standard output."""
-    given = [text.replace(DATA, f"{place}/") for text in arguments]
-    result = CliRunner().invoke(command, given, catch_exceptions=False)
+def output_of(arguments: list[str], place: Path) -> str:
+    """Return what a command writes to standard output."""
+    real_arguments = [text.replace(DATA, f"{place}/") for text in arguments]
+    result = CliRunner().invoke(command, real_arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout.replace(f"{place}/", DATA)
 
@@ -106,8 +106,8 @@ def test_examples_on_a_cluster(place: Path, spark: SparkSession) -> None:
             text = program.replace(NAMESERVER, address)
             assert printed(text, names, place) == output, program
         for arguments, output in sent:
-            given = [address if text == NAMESERVER else text for text in arguments]
-            assert steady(told(given, place)) == steady(output)
+            real_arguments = [address if text == NAMESERVER else text for text in arguments]
+            assert steady(output_of(real_arguments, place)) == steady(output)
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_commands(place: Path) -> None:
     local = [each for each in commands() if NAMESERVER not in each[0]]
     for arguments, output in local:
         if arguments[0] != NEEDS_A_TESTBED:
-            assert steady(told(arguments, place)) == steady(output), arguments
+            assert steady(output_of(arguments, place)) == steady(output), arguments
 
 
 def test_every_job_has_its_paragraph_and_its_example() -> None:

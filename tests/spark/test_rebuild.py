@@ -86,13 +86,13 @@ def test_damage_and_queue_offsets_that_cannot_be(spark: SparkSession, tmp_path: 
     options = RebuildOptions(split_bytes=1000, properties=SIZES)
     job, _ = run(spark, root, out, options)
     assert job.report.exit_code == 1
-    assert [found["id"] for found in job.report.findings] == ["damage"]
+    assert [counts["id"] for counts in job.report.findings] == ["damage"]
     assert not any(out.iterdir())
     options = RebuildOptions(split_bytes=1000, properties=SIZES, around_damage=True)
     job, files = run(spark, root, out, options)
     assert files == plainly(root, tmp_path / "plain", SETTINGS)
-    found = {row["id"]: row["count"] for row in job.report.findings}
-    assert found == {"damage": 1, "refused": 1, "corrected": 1}
+    counts = {row["id"]: row["count"] for row in job.report.findings}
+    assert counts == {"damage": 1, "refused": 1, "corrected": 1}
     assert job.report.counts["records"] == len(offsets) - 1
 
 
@@ -101,19 +101,19 @@ def test_where_it_does_not_write(spark: SparkSession, tmp_path: Path) -> None:
     write(root, [Spec()])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    for out, says in (
+    for out, pattern in (
         (root, "is a store itself"),
         (root / "consumequeue", "is within the store"),
         (tmp_path / "mine", r"holds thesis\.txt"),
     ):
-        with pytest.raises(WrongUsage, match=says):
+        with pytest.raises(WrongUsage, match=pattern):
             run(spark, root, out, RebuildOptions())
     assert [path.name for path in root.iterdir()] == ["commitlog"]
 
 
 def test_retention(spark: SparkSession, tmp_path: Path) -> None:
     hour_ms = 3_600_000
-    made = [
+    created = [
         Message(
             f"topic-{number % 2}",
             bytes(600),
@@ -122,7 +122,7 @@ def test_retention(spark: SparkSession, tmp_path: Path) -> None:
         )
         for number in range(30)
     ]
-    log = Log(tmp_path / "store").append(made)
+    log = Log(tmp_path / "store").append(created)
     log.flip(log.offsets[3] + 4)
     job = Job("retention", JobSettings(stores=(str(log.root),), out=tmp_path / "out"), spark=spark)
     now_ms = STORE_MS + 30 * hour_ms
@@ -139,8 +139,8 @@ def test_retention(spark: SparkSession, tmp_path: Path) -> None:
     assert [row["day"] for row in tables["days"]] == ["2026-11-18", "2026-11-19"]
     short, long = tables["retention"]
     assert (short["hours"], long["hours"], long["deleted_segments"]) == (12, 1000, 0)
-    kept = min(offset for offset in log.offsets if offset >= 3 * SEGMENT)
-    assert short["oldest_kept_ms"] == STORE_MS + log.offsets.index(kept) * hour_ms
+    kept_offset = min(offset for offset in log.offsets if offset >= 3 * SEGMENT)
+    assert short["oldest_kept_ms"] == STORE_MS + log.offsets.index(kept_offset) * hour_ms
     assert (short["deleted_segments"], short["deleted_messages"]) == (3, 14)
     (keys,) = tables["keys"]
     assert (keys["topic"], keys["keys"], keys["keyed_messages"]) == ("topic-1", 3, 14)

@@ -44,14 +44,14 @@ def stored(cluster: LocalCluster, topic: str) -> dict[int, list[dict[str, Any]]]
     ]
     schema = arrow_schema("records", columns)
     batches = [batch for split in plan.splits() for batch in plan.read(split, schema)]
-    found: dict[int, list[dict[str, Any]]] = {}
+    rows_by_queue: dict[int, list[dict[str, Any]]] = {}
     for row in pyarrow.Table.from_batches(batches, schema).to_pylist():
-        found.setdefault(row["queue_id"], []).append(row)
-    return found
+        rows_by_queue.setdefault(row["queue_id"], []).append(row)
+    return rows_by_queue
 
 
 def source_queue(topic: str, last: dict[str, Any]) -> SourceQueue:
-    """What a survey would say of the queue with this message at its end."""
+    """Return the queue that a survey would report with this message at its end."""
     stored_ms = round(last["store_timestamp"].timestamp() * 1000)
     return SourceQueue(
         broker="b",
@@ -79,7 +79,7 @@ def run(spark: SparkSession, source: dict[str, Any], **options: Any) -> Report:
 
 def source_log(place: Path) -> Log:
     """Two topics over three seconds; one queue's clock goes back; some of it is not to be sent."""
-    wanted = [
+    replayed = [
         Message(
             topic="AB"[number % 2],
             queue_id=number // 2 % 2,
@@ -89,7 +89,7 @@ def source_log(place: Path) -> Log:
         )
         for number in range(30)
     ]
-    others = [
+    unrelated = [
         Message(topic="A", body=b"flipped", queue_id=1),
         Message(topic="RMQ_SYS_TRANS_HALF_TOPIC"),
         Message(topic="A", body=b"undone", sys_flag=0xC),
@@ -97,9 +97,9 @@ def source_log(place: Path) -> Log:
         Message(topic="A", body=THREE, queue_id=1, sys_flag=INNER),
         Message(topic="A", body=THREE[:-3], queue_id=1, sys_flag=INNER),
     ]
-    log = Log(place).append([*wanted, *others])
+    log = Log(place).append([*replayed, *unrelated])
     for number in (0, 4):
-        log.flip(log.offsets[len(wanted) + number] + 88)
+        log.flip(log.offsets[len(replayed) + number] + 88)
     return log
 
 
@@ -115,11 +115,11 @@ def test_messages_of_batch_queues_are_sent_one_by_one(spark: SparkSession, tmp_p
         target = {"target": cluster.nameserver_address, "create_topics": True}
         report = run(spark, {"stores": (str(tmp_path / "store"),)}, topics=(BATCHES,), **target)
         assert report.counts["messages"] == len(source) > 3
-        found = stored(cluster, BATCHES)
+        sent_rows = stored(cluster, BATCHES)
     for number in {row["queue_id"] for row in source}:
-        wanted = [row["body"] for row in source if row["queue_id"] == number]
-        assert [row["body"] for row in found[number]] == wanted
-        assert not any("INNER_NUM" in row["properties"] for row in found[number])
+        expected = [row["body"] for row in source if row["queue_id"] == number]
+        assert [row["body"] for row in sent_rows[number]] == expected
+        assert not any("INNER_NUM" in row["properties"] for row in sent_rows[number])
 
 
 @pytest.mark.slow
@@ -133,21 +133,23 @@ def test_a_store_into_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
 
         assert report.counts["messages"] == 30
         assert report.counts["perhaps_twice"] == 0
-        found = {topic: stored(cluster, topic) for topic in "AB"}
-        for topic, by_number in found.items():
+        sent_rows = {topic: stored(cluster, topic) for topic in "AB"}
+        for topic, by_number in sent_rows.items():
             assert sorted(by_number) == [0, 1]
             for number, rows in by_number.items():
                 bodies = [int(row["body"]) for row in rows]
-                kept = [n for n in range(30) if "AB"[n % 2] == topic and n // 2 % 2 == number]
-                assert bodies == kept
-                (told,) = (
+                expected = [n for n in range(30) if "AB"[n % 2] == topic and n // 2 % 2 == number]
+                assert bodies == expected
+                (queue_report,) = (
                     one
                     for one in report.inputs
                     if (one.get("topic"), one.get("queue_id")) == (topic, number)
                 )
-                assert told["messages"] == told["target"]["messages"] == len(kept)
-                assert told["target"]["last_offset"] == len(kept) - 1
-        rows = [row for parts in found.values() for part in parts.values() for row in part]
+                assert (
+                    queue_report["messages"] == queue_report["target"]["messages"] == len(expected)
+                )
+                assert queue_report["target"]["last_offset"] == len(expected) - 1
+        rows = [row for parts in sent_rows.values() for part in parts.values() for row in part]
         for row in rows:
             number = int(row["body"])
             properties = decode_properties(row["properties"])
@@ -169,7 +171,7 @@ def test_a_store_into_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
         assert [note.split()[0] for note in report.notes] == ["1", "1"]
 
         # Its own messages are not replayed into it, wherever they were read.
-        queues = [source_queue(topic, found[topic][0][-1]) for topic in "AB"]
+        queues = [source_queue(topic, sent_rows[topic][0][-1]) for topic in "AB"]
         with pytest.raises(WrongUsage, match="is the source, or a copy of it"):
             prepare_topics(cluster.nameserver_address, queues, create=True)
         with pytest.raises(WrongUsage, match="both have the broker at"):

@@ -37,13 +37,13 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def there(s3: S3Server, here: Path) -> str:
+def remote_store(s3: S3Server, here: Path) -> str:
     return s3.put(here, "broker-a/store")
 
 
 @pytest.mark.slow
 def test_a_table_and_a_stream_are_the_same(
-    spark: SparkSession, s3: S3Server, here: Path, there: str, tmp_path: Path
+    spark: SparkSession, s3: S3Server, here: Path, remote_store: str, tmp_path: Path
 ) -> None:
     local = pipeline.read(spark, str(here), COLUMNS)
     remote = pipeline.read(
@@ -52,7 +52,9 @@ def test_a_table_and_a_stream_are_the_same(
     assert remote.count() == local.count()
     assert remote.exceptAll(local).count() == 0
     stream = spark.readStream.format("rocketbed").options(**s3.options)
-    writer = stream.schema("topic string, body binary").load(there).writeStream.format("memory")
+    writer = (
+        stream.schema("topic string, body binary").load(remote_store).writeStream.format("memory")
+    )
     writer = writer.option("checkpointLocation", str(tmp_path)).queryName("from_s3")
     writer.trigger(availableNow=True).start().awaitTermination()
     assert spark.table("from_s3").count() == local.count()
@@ -62,19 +64,21 @@ def test_an_error_of_the_server_is_one_line(spark: SparkSession, s3: S3Server) -
     reader = spark.read.format("rocketbed").options(**s3.options)
     with pytest.raises(AnalysisException) as caught:
         reader.load(f"s3a://{BUCKET}/nope").collect()
-    said = f"[ROCKETBED_NOT_A_STORE] s3a://{BUCKET}/nope is no store directory: no such directory"
-    assert said in str(caught.value)
+    expected_text = (
+        f"[ROCKETBED_NOT_A_STORE] s3a://{BUCKET}/nope is no store directory: no such directory"
+    )
+    assert expected_text in str(caught.value)
 
 
 @pytest.mark.slow
 def test_jobs_take_the_settings_from_sparks_configuration(
-    spark: SparkSession, s3: S3Server, there: str, tmp_path: Path
+    spark: SparkSession, s3: S3Server, remote_store: str, tmp_path: Path
 ) -> None:
     conf = {f"spark.hadoop.{name}": value for name, value in s3.options.items()}
-    settings = JobSettings(stores=(f"broker-a/0={there}",), out=tmp_path / "out", conf=conf)
+    settings = JobSettings(stores=(f"broker-a/0={remote_store}",), out=tmp_path / "out", conf=conf)
     job = Job("export", settings, spark=spark)
     export(job, ExportOptions())
-    assert (job.report.exit_code, job.report.inputs[0]["path"]) == (0, there)
+    assert (job.report.exit_code, job.report.inputs[0]["path"]) == (0, remote_store)
     (part,) = json.loads((tmp_path / "out" / MANIFEST).read_text())["parts"]
     assert part["rows"] == job.report.counts["rows"] == 268
     with pytest.raises(PipelineError, match="verify reads local directories only, not s3a://"):

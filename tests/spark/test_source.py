@@ -24,10 +24,10 @@ COUNT = 200
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
-    made = Log(tmp_path_factory.mktemp("log") / "store").append(messages(COUNT))
-    made.flip(made.offsets[50] + 90)
-    made.write(made.offsets[90], bytes(made.sizes[90]))
-    return made
+    damaged_log = Log(tmp_path_factory.mktemp("log") / "store").append(messages(COUNT))
+    damaged_log.flip(damaged_log.offsets[50] + 90)
+    damaged_log.write(damaged_log.offsets[90], bytes(damaged_log.sizes[90]))
+    return damaged_log
 
 
 @pytest.mark.slow
@@ -37,9 +37,9 @@ def test_found_by_its_name_with_every_column(spark: SparkSession, log: Log) -> N
     assert tuple(frame.columns) == DEFAULT_COLUMNS
     table = pipeline.read(spark, str(log.root), list(RECORDS), splitBytes="20k").toArrow()
     assert table.schema.equals(arrow_schema("records", list(RECORDS)))
-    found = sorted(table.to_pylist(), key=lambda row: row["physical_offset"])
-    assert found == rows(log.root)
-    assert len(found) == COUNT
+    actual_rows = sorted(table.to_pylist(), key=lambda row: row["physical_offset"])
+    assert actual_rows == rows(log.root)
+    assert len(actual_rows) == COUNT
 
 
 @pytest.mark.slow
@@ -111,8 +111,8 @@ def test_a_table_is_not_narrowed_by_the_filters_of_another_query(
         assert frame.count() == COUNT
         assert second.count() == counts["topic-2"]
         assert frame.count() == COUNT
-        found = first.union(second).groupBy("topic").count().collect()
-        assert {row[0]: row[1] for row in found} == counts
+        counted = first.union(second).groupBy("topic").count().collect()
+        assert {row[0]: row[1] for row in counted} == counts
     finally:
         spark.conf.set(key, before)
 
@@ -140,8 +140,8 @@ def test_a_table_of_the_catalog_is_refused_since_nobody_could_read_it(
 
 def test_modes(spark: SparkSession, log: Log) -> None:
     frame = pipeline.read(spark, str(log.root), ["bad"], columnNameOfCorruptRecord="bad")
-    shown = frame.where("bad IS NOT NULL").select("bad.offset", "bad.reason").collect()
-    assert sorted(map(tuple, shown)) == [
+    bad_rows = frame.where("bad IS NOT NULL").select("bad.offset", "bad.reason").collect()
+    assert sorted(map(tuple, bad_rows)) == [
         (log.offsets[50], "crc_mismatch"),
         (log.offsets[90], "bad_magic"),
     ]
@@ -154,7 +154,7 @@ def test_modes(spark: SparkSession, log: Log) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "says"),
+    ("schema", "pattern"),
     [
         ("topic string, nope int", "has no column nope; it has: broker, replica"),
         ("topic int", "topic string, not int32; write: `topic` string"),
@@ -162,9 +162,9 @@ def test_modes(spark: SparkSession, log: Log) -> None:
     ],
 )
 def test_a_schema_that_the_view_does_not_have(
-    spark: SparkSession, log: Log, schema: str, says: str
+    spark: SparkSession, log: Log, schema: str, pattern: str
 ) -> None:
-    with pytest.raises(AnalysisException, match=says):
+    with pytest.raises(AnalysisException, match=pattern):
         spark.read.format("rocketbed").schema(schema).load(str(log.root)).collect()
 
 
@@ -236,8 +236,8 @@ def test_columns_are_found_in_any_case_and_called_as_they_were_asked_for(
     spark: SparkSession, log: Log
 ) -> None:
     reader = spark.read.format("rocketbed").option("columnNameOfCorruptRecord", "Bad")
-    asked = "TOPIC string, Body_Length int, bad struct<offset:bigint,reason:string,bytes:binary>"
-    frame = reader.schema(asked).load(str(log.root))
+    columns = "TOPIC string, Body_Length int, bad struct<offset:bigint,reason:string,bytes:binary>"
+    frame = reader.schema(columns).load(str(log.root))
     assert frame.columns == ["TOPIC", "Body_Length", "bad"]
     (row,) = frame.selectExpr("count(topic) n", "count(BAD) bad").collect()
     assert (row.n, row.bad) == (COUNT - 1, 2)

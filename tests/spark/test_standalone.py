@@ -67,12 +67,12 @@ def export(store: Path, out: Path, environment: Mapping[str, str], *options: str
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    """What was exported, in the order of the log."""
+    """Return the exported rows, in the order of the log."""
     manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     files = [str(out / file["path"]) for part in manifest["parts"] for file in part["files"]]
     table = pyarrow.dataset.dataset(files, format="parquet").to_table()
-    found: list[dict[str, Any]] = table.sort_by("physical_offset").to_pylist()
-    return found
+    exported_rows: list[dict[str, Any]] = table.sort_by("physical_offset").to_pylist()
+    return exported_rows
 
 
 def free_port() -> int:
@@ -102,13 +102,13 @@ def standalone(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def cluster_options(address: str) -> list[str]:
-    given = {
+    settings = {
         "spark.driver.host": HOST,
         "spark.driver.bindAddress": HOST,
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
     }
-    return ["--master", address, *(f"--conf={key}={text}" for key, text in given.items())]
+    return ["--master", address, *(f"--conf={key}={text}" for key, text in settings.items())]
 
 
 @pytest.mark.ci

@@ -63,7 +63,7 @@ async def has_rows(query: StreamingQuery, count: int) -> None:
 
 
 def failure_of(query: StreamingQuery) -> str:
-    """What a query that fails says."""
+    """Return the error of a query that fails."""
     with pytest.raises(PySparkException) as caught:
         assert query.awaitTermination(LIMIT_S)
     return str(caught.value)
@@ -125,9 +125,9 @@ def test_retention_and_a_foreign_checkpoint(spark: SparkSession, tmp_path: Path)
     )
     loose = start(spark, tmp_path, options | {"failOnDataLoss": "false"}, now=True)
     assert loose.awaitTermination(LIMIT_S)
-    found = stored(spark, tmp_path)
-    assert max(found.values()) == 1
-    assert len(offsets) < len(found) < 200
+    counts = stored(spark, tmp_path)
+    assert max(counts.values()) == 1
+    assert len(offsets) < len(counts) < 200
     write_log(tmp_path / "other", some(300, topic="U"))
     foreign = {"path": f"a={tmp_path / 'other'}"}
     assert "not the one that this checkpoint was made with" in failure_of(
@@ -173,6 +173,8 @@ def test_from_one_topic_into_another(spark: SparkSession, tmp_path: Path) -> Non
             assert len(query.recentProgress) == 2
             for marked in ("true", "false"):
                 reading = spark.read.format(FORMAT).schema("body binary, properties string")
-                found = reading.options(**live, topics=topic, onlyCommitted=marked).load().collect()
-                assert Counter(row.body.decode() for row in found) == texts(0, 250)
-                assert all("RB_ORIGIN\x01" in row.properties for row in found)
+                copied_rows = (
+                    reading.options(**live, topics=topic, onlyCommitted=marked).load().collect()
+                )
+                assert Counter(row.body.decode() for row in copied_rows) == texts(0, 250)
+                assert all("RB_ORIGIN\x01" in row.properties for row in copied_rows)

@@ -66,8 +66,8 @@ def test_a_second_run_into_parquet_adds_what_is_new(spark: SparkSession, tmp_pat
     out = tmp_path / "out"
 
     def bodies() -> list[int]:
-        found = spark.read.parquet(str(out)).select("body").collect()
-        return sorted(int(row.body) for row in found)
+        body_rows = spark.read.parquet(str(out)).select("body").collect()
+        return sorted(int(row.body) for row in body_rows)
 
     run(spark, log.root, out, start="earliest", topics=("A",))
     assert bodies() == list(range(5))
@@ -107,9 +107,9 @@ def test_following_until_it_is_ended(tmp_path: Path, end: str) -> None:
         else:
             process.stdout.close()
             log.append([Message(body=b"unread")])
-        said = process.stderr.read()
+        errors = process.stderr.read()
         assert process.wait() == 0
-    assert "Traceback" not in said
-    found = json.loads(report.read_text())
-    assert (found["verdict"], found["counts"]["messages"] >= 2) == ("good", True)
+    assert "Traceback" not in errors
+    report_read = json.loads(report.read_text())
+    assert (report_read["verdict"], report_read["counts"]["messages"] >= 2) == ("good", True)
     assert not list(tmp_path.glob("rocketbed-tail-*"))

@@ -118,7 +118,7 @@ def run(
     entries: list[dict[str, Any]] | None = None,
     ordered: tuple[str, ...] = ("ordered",),
 ) -> dict[str, Answer]:
-    """All checks of one store, by id."""
+    """Run all checks of a store; return them by id."""
     records, history = tables(spark, store)
     records, history = records.persist(), history.persist()
     sends = send_table(history)
@@ -202,8 +202,8 @@ def test_each_check_finds_what_was_planted_for_it(spark: SparkSession) -> None:
     store.got("flipped", "t", 1, 60)
     store.got("foreign", "t", 3, 40)
     answers = run(spark, store, entries=entries, ordered=("t",))
-    found = {one.id: one.count for one in answers.values()}
-    assert found == {
+    counts = {one.id: one.count for one in answers.values()}
+    assert counts == {
         "V1": 1,
         "V2": 1,
         "V3": 1,
@@ -238,8 +238,10 @@ def test_a_place_in_the_log_that_was_acknowledged_is_compared(spark: SparkSessio
     store.history[-1] |= {"queue_offset": None, "physical_offset": 4 * SIZE}
     answers = run(spark, store)
     assert answers["V11"].count == 2
-    told = "key k2, acknowledged at t/0 offset 2 (log 999), is at t/0 offset 2 (log 200 of b/b1)"
-    assert told in answers["V11"].examples
+    expected = (
+        "key k2, acknowledged at t/0 offset 2 (log 999), is at t/0 offset 2 (log 200 of b/b1)"
+    )
+    assert expected in answers["V11"].examples
 
 
 @pytest.mark.parametrize("kind", ["SEND", "sent"])
@@ -271,10 +273,12 @@ def test_replicas_are_compared_by_their_blocks(spark: SparkSession) -> None:
         for replica in ("b1", "b2", "b3")
         for offset in (0, 10, 20)
     ]
-    found = unequal_blocks(spark.createDataFrame(rows, BLOCKS_DDL), {"b": "b1"})
-    assert [(one.replica, one.first, one.last, one.blocks) for one in found] == [("b3", 20, 30, 1)]
-    assert diverged(found, {}, ()).count == 1
-    assert diverged(found, {"b3": 25}, ()).count == 1
-    assert diverged(found, {"b3": 20}, ()).allowed == 1
-    assert diverged(found, {}, ("b3",)).allowed == 1
+    unequal = unequal_blocks(spark.createDataFrame(rows, BLOCKS_DDL), {"b": "b1"})
+    assert [(one.replica, one.first, one.last, one.blocks) for one in unequal] == [
+        ("b3", 20, 30, 1)
+    ]
+    assert diverged(unequal, {}, ()).count == 1
+    assert diverged(unequal, {"b3": 25}, ()).count == 1
+    assert diverged(unequal, {"b3": 20}, ()).allowed == 1
+    assert diverged(unequal, {}, ("b3",)).allowed == 1
     assert diverged([], {}, ()).verdict == "ok"

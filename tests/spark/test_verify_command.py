@@ -21,7 +21,7 @@ LIMIT_S = 900.0
 
 def processes_of(session: int) -> list[str]:
     """Processes of a session, by their commands' first words."""
-    found = []
+    commands = []
     for place in Path("/proc").iterdir():
         if not place.name.isdigit():
             continue
@@ -31,8 +31,8 @@ def processes_of(session: int) -> list[str]:
         except OSError:
             continue
         if int(fields[3]) == session and fields[0] != "Z":
-            found.append(b" ".join(words[:3]).decode())
-    return found
+            commands.append(b" ".join(words[:3]).decode())
+    return commands
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_an_interrupted_job_leaves_nothing(store: Path, number: signal.Signals) 
 
 
 def has_port(session: int) -> bool:
-    """Whether a process of a session's, Java, listens: Spark is about to be started in it."""
+    """True if a process of a session's, Java, listens: Spark is about to be started in it."""
     own = set()
     for place in Path("/proc").iterdir():
         with suppress(OSError):
@@ -81,7 +81,7 @@ def has_port(session: int) -> bool:
 
 
 def test_a_job_that_is_ended_while_spark_starts_leaves_no_java(store: Path) -> None:
-    """Java did not end by itself then, nor when its standard input was closed."""
+    """Java did not end then, even when its standard input was closed."""
     words = ["pipeline", "verify", "--store", str(store), "--master", "local[2]"]
     for pause_s in (0.0, 0.5, 1.0):  # at some moments of its start; none is waited for
         with subprocess.Popen([*COMMAND, *words], start_new_session=True) as process:

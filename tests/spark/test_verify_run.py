@@ -67,23 +67,23 @@ def records(log: Path) -> list[Stored]:
     """Records of the workload, in the log's order."""
     directory = open_directory(log.parent.parent)
     try:
-        found = [item for item in directory.log.scan() if isinstance(item, Scanned)]
+        stored_items = [item for item in directory.log.scan() if isinstance(item, Scanned)]
     finally:
         directory.close()
     data = log.read_bytes()
     return [
         Stored(item.offset, item.size, data[item.offset : item.offset + item.size])
-        for item in found
+        for item in stored_items
         if item.topic.startswith(b"load")
     ]
 
 
 def alike(stored: list[Stored]) -> tuple[Stored, Stored]:
     """The first two of the same size, not next to each other."""
-    for number, one in enumerate(stored):
-        for other in stored[number + 2 :]:
-            if one.size == other.size:
-                return one, other
+    for number, first in enumerate(stored):
+        for second in stored[number + 2 :]:
+            if first.size == second.size:
+                return first, second
     raise AssertionError("no two records have the same size")
 
 
@@ -132,8 +132,8 @@ def test_both_find_what_was_planted(
     shutil.copytree(run_directory, directory)
     stored = records(logs(directory)[0])
     # Lost and duplicated: the copy of one message stands where another one stood.
-    gone, twice = alike(stored[10:40])
-    put_in_place_of(directory, gone, twice)
+    lost, twice = alike(stored[10:40])
+    put_in_place_of(directory, lost, twice)
     # Reordered: two that were sent one after the other have changed places.
     first, second = alike(stored[50:80])
     put_in_place_of(directory, first, second)
@@ -146,13 +146,13 @@ def test_both_find_what_was_planted(
 
     judgement, report = check(spark, directory)
     plain = {result.id: result.found for result in judgement.findings}
-    found = Counter[str]()
+    counts = Counter[str]()
     texts: dict[str, str] = {}
     for row in report.findings:
-        found[row["id"]] += row["count"]
+        counts[row["id"]] += row["count"]
         texts[row["id"]] = texts.get(row["id"], "") + row["examples"][0]["text"]
     between = stored.index(second) - stored.index(first)
-    assert found == {"V1": 1, "V3": 2, "V4": 1, "V7": between, "V10": 1, "V11": 2}
+    assert counts == {"V1": 1, "V3": 2, "V4": 1, "V7": between, "V10": 1, "V11": 2}
     assert (
         plain["lost-write"],
         plain["duplicate"],
@@ -160,7 +160,7 @@ def test_both_find_what_was_planted(
         plain["equal-logs"],
         plain["record-checksums"],
     ) == (1, 2, 8, 1, 1)
-    assert f"(log {gone.at} of b/b1)" in texts["V3"]
+    assert f"(log {lost.at} of b/b1)" in texts["V3"]
     assert f"(log {twice.at} of b/b1)" in texts["V3"]
     assert f"b/b2 differs from b1 in 1 blocks, from log {at} on" in texts["V4"]
     assert f"(log {flipped.at} of b/b2)" in texts["V10"]
@@ -177,7 +177,7 @@ def test_a_real_rocketmqs_store_and_what_its_client_was_told(
     with tarfile.open(FIXTURES / "rocketmq-store-killed.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     manifest = json.loads((FIXTURES / "rocketmq-store-killed.manifest.json").read_text())
-    lines = [told(row) for row in manifest["sent"] if row["kind"] in AT_ONCE]
+    lines = [history_line(row) for row in manifest["sent"] if row["kind"] in AT_ONCE]
     history = tmp_path / "history.jsonl"
     history.write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = JobSettings(stores=(f"b={tmp_path / 'store'}",))
@@ -193,8 +193,8 @@ def test_a_real_rocketmqs_store_and_what_its_client_was_told(
         verify(job, VerifyOptions(histories=(history,)))
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
-    """What the client was told about a message, as a line of a history."""
+def history_line(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the client's answer for a message, as a line of a history."""
     return {
         "uniq_key": row["msgId"],
         "topic": row["topic"],

@@ -274,7 +274,7 @@ def reframed(header: bytes, body: bytes, kind: int) -> bytes:
 
 
 def fronted(frame: bytes) -> bytes:
-    """A JSON header's members in the order of Go's client, after the code, as it is sent."""
+    """A JSON header's members in the order of Go's client, after the code."""
     length = int.from_bytes(frame[5:8], "big")
     members = orjson.loads(frame[8 : 8 + length])
     first = {"code": members.pop("code"), "opaque": members.pop("opaque")}

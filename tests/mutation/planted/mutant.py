@@ -36,7 +36,7 @@ class Mutant:
     soak: str = ""
     """The swarm that has to find it, if most seeds of `soak-swarm` never use the broken feature."""
     unshown: str = ""
-    """Why no seed can be expected to show it, so that it is not hunted: the second line of defence."""
+    """Why no seed can be expected to show it, so that it is not hunted: its second defence."""
     targets: tuple[str, ...] = ()
     """Functions that it replaces, as `module:Class.function`."""
     plant: Plant
