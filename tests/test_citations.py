@@ -59,7 +59,7 @@ class Trouble(NamedTuple):
     """A citation or link that leads nowhere."""
 
     line: int
-    what: str
+    subject: str
 
 
 @cache
@@ -71,12 +71,12 @@ def chapters(name: str) -> dict[str, str]:
         for match in HEADING.finditer(text)
         if (number := NUMBER.match(match[2]))
     ]
-    found: dict[str, str] = {}
+    references: dict[str, str] = {}
     for place, (start, level, chapter) in enumerate(headings):
-        behind = [at for at, its_level, _ in headings[place + 1 :] if its_level <= level]
-        assert chapter not in found, f"{name}.md has chapter {chapter} twice"
-        found[chapter] = text[start : behind[0] if behind else len(text)]
-    return found
+        following = [at for at, its_level, _ in headings[place + 1 :] if its_level <= level]
+        assert chapter not in references, f"{name}.md has chapter {chapter} twice"
+        references[chapter] = text[start : following[0] if following else len(text)]
+    return references
 
 
 @cache
@@ -114,22 +114,22 @@ def words(text: str, start: int, end: int) -> Iterator[re.Match[str]]:
 
 def unresolved(name: str, text: str, start: int, end: int) -> Iterator[str]:
     """What of a citation's parts is not in docs/spec."""
-    known, chapter, previous, in_rows = chapters(name), "", "", False
+    known_places, chapter, previous, in_rows = chapters(name), "", "", False
     for match in words(text, start, end):
         join, row, number, identity, paragraph = match.groups()
         in_rows = bool(row) or (in_rows and number is not None and "." not in number)
         word = number or identity or paragraph
         is_range = "to" in join or join.strip() in ("-", "\u2013")
-        wanted = between(previous, word) if is_range else [word]
+        expected = between(previous, word) if is_range else [word]
         if identity:
-            there = ids().issuperset(wanted)
+            defined = ids().issuperset(expected)
         elif paragraph:
-            there = has_paragraph(known.get(chapter, ""), word)
+            defined = has_paragraph(known_places.get(chapter, ""), word)
         elif in_rows:
-            there = all(has_row(known.get(chapter, ""), each) for each in wanted)
+            defined = all(has_row(known_places.get(chapter, ""), each) for each in expected)
         else:
-            there = known.keys() >= set(wanted)
-        if not wanted or not there:
+            defined = known_places.keys() >= set(expected)
+        if not expected or not defined:
             of = f" {chapter}," if in_rows or paragraph else ""
             yield f"{name}.md{of} {f'{previous} to {word}' if is_range else word}"
         if number and not in_rows:
@@ -139,8 +139,8 @@ def unresolved(name: str, text: str, start: int, end: int) -> Iterator[str]:
 
 def slug(heading: str) -> str:
     """The anchor that a heading gets."""
-    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
-    return kept.replace(" ", "-")
+    stripped = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return stripped.replace(" ", "-")
 
 
 def link_trouble(target: str, file: Path) -> str:
@@ -158,15 +158,15 @@ def link_trouble(target: str, file: Path) -> str:
 
 def troubles(text: str, file: Path) -> list[Trouble]:
     """All that leads nowhere in a file's text."""
-    found = []
+    references_found = []
 
-    def note(at: int, what: str) -> None:
-        found.append(Trouble(text.count("\n", 0, at) + 1, what))
+    def note(at: int, subject: str) -> None:
+        references_found.append(Trouble(text.count("\n", 0, at) + 1, subject))
 
     cited = {match.start(): match for match in CITATION.finditer(text)}
     for at, match in cited.items():
-        for what in unresolved(match[1], text, *match.span(2)):
-            note(at, f"{what}: no such chapter, row or id")
+        for expected_text in unresolved(match[1], text, *match.span(2)):
+            note(at, f"{expected_text}: no such chapter, row or id")
     links = {match.start(1): match[1] for match in LINK.finditer(text)}
     if file.suffix == ".md":
         for at, target in links.items():
@@ -195,7 +195,7 @@ def troubles(text: str, file: Path) -> list[Trouble]:
         for match in SECTION.finditer(text):
             if match[1] not in chapters(file.stem):
                 note(match.start(), f"{match[0]}: no such chapter")
-    return found
+    return references_found
 
 
 def tracked() -> list[Path]:
@@ -215,7 +215,7 @@ def test_every_citation_leads_to_a_chapter_and_every_link_somewhere() -> None:
     files = tracked()
     assert len(files) > 700
     wrong = [
-        f"{path}:{trouble.line}: {trouble.what}"
+        f"{path}:{trouble.line}: {trouble.subject}"
         for path in files
         for trouble in troubles((ROOT / path).read_text(encoding="utf-8"), ROOT / path)
     ]

@@ -13,39 +13,41 @@ HELPERS = ("support/", "mutation/", "model/", "fuzz.py")
 
 def imports_of_tests(source: str) -> list[str]:
     """Modules named `test_...` that a source imports, wherever the import stands."""
-    found = []
+    places = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            places += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            found += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+            places += [module, *(f"{module}.{alias.name}" for alias in node.names)]
     return [
         name
-        for name in found
+        for name in places
         if name.startswith((".", "tests.")) and name.rpartition(".")[2].startswith("test_")
     ]
 
 
 def test_no_file_imports_a_test() -> None:
     assert len(FILES) > 250
-    found = {str(file): names for file in FILES if (names := imports_of_tests(file.read_text()))}
-    assert found == {}, "what they share belongs into tests/support"
+    places_found = {
+        str(file): names for file in FILES if (names := imports_of_tests(file.read_text()))
+    }
+    assert places_found == {}, "what they share belongs into tests/support"
 
 
 def test_helpers_live_in_support() -> None:
-    others = [
+    remaining = [
         str(file.relative_to(TESTS))
         for file in FILES
         if not file.name.startswith("test_") and file.name not in ("conftest.py", "__init__.py")
     ]
-    assert [name for name in others if not name.startswith(HELPERS)] == []
+    assert [name for name in remaining if not name.startswith(HELPERS)] == []
     in_support = [file.name for file in (TESTS / "support").rglob("test_*.py")]
     assert in_support == [], "pytest would not be asked to run them"
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "imports_found"),
     [
         ("def f():\n    from tests.sim.test_load import x\n", ["tests.sim.test_load"]),
         ("from tests.sim import test_load\n", ["tests.sim.test_load"]),
@@ -55,5 +57,5 @@ def test_helpers_live_in_support() -> None:
         ("from tests.support import stores\nimport pytest\n", []),
     ],
 )
-def test_an_import_is_seen_in_every_form(source: str, found: list[str]) -> None:
-    assert imports_of_tests(source) == found
+def test_an_import_is_seen_in_every_form(source: str, imports_found: list[str]) -> None:
+    assert imports_of_tests(source) == imports_found

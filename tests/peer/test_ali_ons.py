@@ -51,9 +51,12 @@ async def test_ali_ons_sends_and_is_given_again_what_it_failed_with(site: Site) 
         assert place == (sent["queueId"], sent["queueOffset"])
         assert rows.keys() == {b"first", b"late", large}
         await fails.until(lambda rows: len(rows) == 2)
-    one, two = fails.rows
-    assert [(row["topic"], row["reconsumed"]) for row in (one, two)] == [(FAILED, 0), (FAILED, 1)]
-    assert two["at"] - one["at"] >= 10  # level 3, by the broker
+    first_failed, two = fails.rows
+    assert [(row["topic"], row["reconsumed"]) for row in (first_failed, two)] == [
+        (FAILED, 0),
+        (FAILED, 1),
+    ]
+    assert two["at"] - first_failed["at"] >= 10  # level 3, by the broker
 
 
 @pytest.mark.parametrize("kind", ["rocketbed", "rocketmq"])

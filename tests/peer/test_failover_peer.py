@@ -226,8 +226,8 @@ async def test_javas_default_producer_goes_on_at_another_group(site: Site) -> No
             await until(lambda: bool(of("ended")))
             await until(lambda: bodies("sent") <= bodies("got"))
             await java.next_line()
-        found = await read(site.nameserver, [FLOW])
-    places = {(row.offset_id, row.body.decode()) for row in found}
+        rows_read = await read(site.nameserver, [FLOW])
+    places = {(row.offset_id, row.body.decode()) for row in rows_read}
     assert {(row["offsetMsgId"], row["body"]) for row in of("sent")} <= places
     # Between the last acknowledgement of the dead leader and the first one of its successor, of
     # which Java learned when it asked for routes, there were those of the other group.

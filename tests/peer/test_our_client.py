@@ -102,8 +102,8 @@ async def assert_groups_go_on_where_they_committed(
                 message = Message(FIRST_SEND, tag.encode(), tag=tag)
                 assert isinstance(await producer.send(message, queue=queue), Sent)
         with trio.fail_after(POLL_S):
-            (found,) = await consumer.poll(timeout_s=POLL_S)
-        assert (found.body, found.tag) == ("grün".encode(), "grün")
+            (green,) = await consumer.poll(timeout_s=POLL_S)
+        assert (green.body, green.tag) == ("grün".encode(), "grün")
 
 
 async def poll(nameserver: str, count: int) -> list[Row]:

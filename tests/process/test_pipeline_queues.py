@@ -260,11 +260,11 @@ def test_small_batches_wait_for_more_or_for_their_time(start: Start) -> None:
     def latest(at: dict[str, Any], count: int) -> dict[str, Any]:
         """The end of the next batch, once so many messages are there."""
         while True:
-            found = reader.latestOffset(at, ReadAllAvailable())
+            newest_offset = reader.latestOffset(at, ReadAllAvailable())
             newest = reader.reportLatestOffset()
             assert newest is not None
             if sum(queue["off"] for queue in newest["queues"].values()) == count:
-                return found
+                return newest_offset
 
     try:
         begin = reader.initialOffset()

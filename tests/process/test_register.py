@@ -48,9 +48,9 @@ HANG_S = 120
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CasStore]:
     """A store that this process has claimed."""
     if request.param == "sqlite":
-        one: CasStore = await open_sqlite(real_world("one"), str(tmp_path / "register.db"))
-        yield one
-        await one.aclose()
+        opened: CasStore = await open_sqlite(real_world("one"), str(tmp_path / "register.db"))
+        yield opened
+        await opened.aclose()
         return
     with etcd(tmp_path) as server:
         async with EtcdCas(real_world("one"), [server.address], "test") as claimed:

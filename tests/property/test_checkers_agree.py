@@ -112,16 +112,16 @@ def test_pairs_agree(rows: list[tuple[int, ...]], queries: list[int]) -> None:
 
 @given(st.lists(st.tuples(small, small, st.integers(0, 1)), min_size=1, max_size=12))
 def test_levels_agree(rows: list[tuple[int, ...]]) -> None:
-    one, two, choices = ([row[part] for row in rows] for part in range(3))
+    first_values, two, choices = ([row[part] for row in rows] for part in range(3))
     passes: Any
     for passes in (plain, numeric):
-        levels = [passes.column(one), passes.column(two)]
-        reached = passes.reached(levels, passes.column(one))
+        levels = [passes.column(first_values), passes.column(two)]
+        reached = passes.reached(levels, passes.column(first_values))
         assert list(reached) == [
-            1 + (second >= first) for first, second in zip(one, two, strict=True)
+            1 + (second >= first) for first, second in zip(first_values, two, strict=True)
         ]
         chosen = passes.choose(passes.column(choices), levels)
-        pairs = zip(one, two, choices, strict=True)
+        pairs = zip(first_values, two, choices, strict=True)
         assert list(chosen) == [second if number else first for first, second, number in pairs]
 
 

@@ -30,12 +30,12 @@ def test_cuts_do_not_matter(sent: list[Command], data: st.DataObject) -> None:
     stream = b"".join(encode(command) for command in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     reader = FrameReader()
-    found: list[Command] = []
+    cut_commands: list[Command] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        found += reader.feed(stream[start:end])
+        cut_commands += reader.feed(stream[start:end])
     assert reader.pending == 0
     whole = FrameReader().feed(stream)
-    assert found == whole
+    assert cut_commands == whole
     for got, expected in zip(whole, sent, strict=True):
         assert (got.code, got.opaque, got.flag, got.remark) == (
             expected.code,
@@ -51,8 +51,8 @@ def test_cuts_do_not_matter(sent: list[Command], data: st.DataObject) -> None:
 def test_byte_by_byte_is_the_same_as_whole(sent: list[Command]) -> None:
     stream = b"".join(encode(command) for command in sent)
     reader = FrameReader()
-    found = [command for byte in stream for command in reader.feed(bytes([byte]))]
-    assert found == FrameReader().feed(stream)
+    by_byte = [command for byte in stream for command in reader.feed(bytes([byte]))]
+    assert by_byte == FrameReader().feed(stream)
 
 
 def outcome(pieces: list[bytes]) -> tuple[list[Command], str | None]:
@@ -76,9 +76,9 @@ def test_damage_is_one_error_or_none_however_it_arrives(
     if stream:
         stream[position % len(stream)] = value
     data = bytes(stream)
-    found, error = outcome([data])
-    assert outcome([data[i : i + 1] for i in range(len(data))]) == (found, error)
-    for command in found:
+    whole_commands, error = outcome([data])
+    assert outcome([data[i : i + 1] for i in range(len(data))]) == (whole_commands, error)
+    for command in whole_commands:
         assert all(isinstance(text, str) for text in command.fields.values())
         try:
             encode(command, Encoding.MSGPACK)

@@ -75,15 +75,15 @@ def bytes_of(frames: list[Frame]) -> bytes:
 
 @given(frames, st.data())
 def test_frames_are_read_as_they_were_written_however_they_are_cut(
-    found: list[Frame], data: st.DataObject
+    frames_sent: list[Frame], data: st.DataObject
 ) -> None:
-    whole = bytes_of(found)
+    whole = bytes_of(frames_sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     reader = NativeReader()
     read = []
     for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
         read += reader.feed(whole[begin:end])
-    assert read == found
+    assert read == frames_sent
     if whole:
         assert sniff(whole[:8]) is Peer.NATIVE
 

@@ -120,8 +120,8 @@ frames = st.builds(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(frames | st.sampled_from(plain() + odd()) | st.binary(), max_size=6))
-def test_any_frames(found: list[bytes]) -> None:
-    Pair(native()).check_all(b"".join(found))
+def test_any_frames(frame_list: list[bytes]) -> None:
+    Pair(native()).check_all(b"".join(frame_list))
 
 
 def test_numbers_up_to_their_ends(module: ModuleType) -> None:

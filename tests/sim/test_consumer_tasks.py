@@ -305,8 +305,8 @@ def test_a_message_that_somebody_else_finished_lets_an_ordered_queue_go_on() -> 
             for number in range(3):
                 taken_messages: list[Received] = []
 
-                async def take(given: list[Received] = taken_messages) -> None:
-                    given.extend(await reader.poll(timeout_s=60))
+                async def take(messages_polled: list[Received] = taken_messages) -> None:
+                    messages_polled.extend(await reader.poll(timeout_s=60))
 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(take)

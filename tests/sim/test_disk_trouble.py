@@ -75,8 +75,8 @@ def test_a_start_on_a_full_disk_says_so_and_leaves_no_half_abort_file(name: str)
         return report.took_over, report.records, await numbers(store)
 
     half = edited(image, lambda disk: disk.replace_contents(f"{ROOT}/abort", b""))
-    for left in (disks[0].image(), half):
-        assert session(look, image=left).value == (False, 0, list(range(8)))
+    for full_image in (disks[0].image(), half):
+        assert session(look, image=full_image).value == (False, 0, list(range(8)))
 
 
 def test_a_reader_is_served_messages_whose_units_wait_for_space() -> None:

@@ -316,14 +316,14 @@ def test_where_packets_are_lost_an_older_connection_may_be_the_later_one(loss: f
     """It is accepted late, and its bytes come late and before its end, though it was closed."""
     dials = range(200)
     accepted: list[int] = []
-    heard: list[int] = []
+    numbers_received: list[int] = []
 
     async def serve(world: World, stream: Stream) -> None:
         accepted.append(world.network.peer_address(stream)[1])
         received = b""
         while part := await stream.receive_some():
             received += part
-        heard.append(int(received))
+        numbers_received.append(int(received))
 
     async def server(world: World) -> None:
         listener = await world.network.listen("", 7)
@@ -342,8 +342,8 @@ def test_where_packets_are_lost_an_older_connection_may_be_the_later_one(loss: f
         simulation.network.between("client", "server").loss = loss
         simulation.run_process(dialler, 600)
         simulation.run(60)
-    assert sorted(heard) == [*dials]
-    is_in_order = heard == sorted(heard), accepted == sorted(accepted)
+    assert sorted(numbers_received) == [*dials]
+    is_in_order = numbers_received == sorted(numbers_received), accepted == sorted(accepted)
     assert is_in_order == (not loss, not loss)
 
 

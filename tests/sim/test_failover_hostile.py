@@ -404,8 +404,8 @@ def test_what_cannot_be_pulled_yet_is_not_beyond_the_end() -> None:
             return answers
 
         moved, later = ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND
-        found = group.simulation.run_process(group.program(ask), 30)
-        assert found == [(later, 4), (later, 5), (moved, 0)]
+        pulled_answers = group.simulation.run_process(group.program(ask), 30)
+        assert pulled_answers == [(later, 4), (later, 5), (moved, 0)]
 
 
 def pull(topic: str, offset: int, *, hold_s: float) -> Command:

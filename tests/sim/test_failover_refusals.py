@@ -150,9 +150,9 @@ def test_an_empty_directory_goes_on_for_one_that_is_lost() -> None:
 def test_an_empty_directory_waits_until_nothing_hangs_on_the_lost_one() -> None:
     with FailoverNodes(37) as group:
         name = follower_of(group)
-        remaining = [one for one in group.names if one != name]
-        for one in remaining:
-            group.simulation.kill(one)
+        remaining = [peer for peer in group.names if peer != name]
+        for peer in remaining:
+            group.simulation.kill(peer)
         group.simulation.host(name).image = SimDisk().image()
         group.start(name)
         group.simulation.run(3)
@@ -175,9 +175,9 @@ def test_an_empty_directory_does_not_go_on_for_one_that_counts_or_runs() -> None
         group.simulation.tolerate_crashes = True
         host = group.simulation.host(name)
         image = host.image
-        remaining = [one for one in group.names if one != name]
-        for one in remaining:
-            group.simulation.kill(one)
+        remaining = [peer for peer in group.names if peer != name]
+        for peer in remaining:
+            group.simulation.kill(peer)
         host.image = SimDisk().image()
         group.start(name)
         group.wait(lambda: name in group.nodes)

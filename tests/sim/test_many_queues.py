@@ -164,11 +164,11 @@ def test_a_full_disk_stops_dispatch_and_hides_nothing() -> None:
         return stuck, refusal, units_read, marked, state_after, raised, in_files(disks[0])
 
     run = session(work, config=CONFIG, prepare=disks.append)
-    stuck, refusal, found, marked, again, raised, written = run.value
+    stuck, refusal, units_before, marked, state_later, raised, written = run.value
     assert "cannot be written" in stuck
     assert refusal is not None
-    assert found == EXPECTED
-    assert (marked, again, raised, written) == (False, ("", None), True, QUEUES)
+    assert units_before == EXPECTED
+    assert (marked, state_later, raised, written) == (False, ("", None), True, QUEUES)
 
 
 def test_a_mark_holds_for_every_queue() -> None:

@@ -363,8 +363,8 @@ def test_t12_a_stray_file_is_reported_and_left_alone() -> None:
         return await bodies(store), store.recovery.findings
 
     run = session(look, image=edited(session(write).image, add))
-    found, findings = run.value
-    assert found == numbered(3)
+    bodies_read, findings = run.value
+    assert bodies_read == numbered(3)
     assert stray in findings[0]
     assert run.image.contents(stray) == b"not ours"
 

@@ -101,13 +101,13 @@ def test_damage_is_told_and_what_came_later_is_added(spark: SparkSession, tmp_pa
     store = unpack("clean", tmp_path)
     log = store / "commitlog"
     second = log / "00000000000001048576"
-    kept = second.read_bytes()
+    segment_data = second.read_bytes()
     second.unlink()
     (store / "abort").touch()  # as of a live store: there is more to come
     out = tmp_path / "out"
     columns = {"compact": True, "records_per_file": 5}
     first = run(spark, store, out, **columns)
-    second.write_bytes(kept)
+    second.write_bytes(segment_data)
     with open(second, "r+b") as file:  # one record of the second file loses its beginning
         data = file.read(100_000)
         file.seek(data.rfind(b"\xda\xa3\x20\xa7") - 4)

@@ -166,10 +166,10 @@ def test_an_old_route_is_better_than_none() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         async with Session(stage.world, NAMESERVER) as session:
-            found = await session.routes.get("T")
+            route_before = await session.routes.get("T")
             stage.nameserver.stop()
             await trio.sleep(100)
-            assert await session.routes.get("T") == found
+            assert await session.routes.get("T") == route_before
             with pytest.raises(NoNameserver):
                 await session.routes.get("U")
 
@@ -203,7 +203,7 @@ def test_a_good_route_is_kept_whatever_a_nameserver_says(trouble: str) -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         async with Session(stage.world, NAMESERVER) as session:
-            found = await session.routes.get("T")
+            cached_route = await session.routes.get("T")
             if is_empty:
                 del stage.routes["T"]
             elif trouble == "refuses":
@@ -214,12 +214,12 @@ def test_a_good_route_is_kept_whatever_a_nameserver_says(trouble: str) -> None:
                 stage.routes["T"] = nowhere()
             for _ in range(4):
                 await trio.sleep(20)
-                assert await session.routes.get("T") is found
+                assert await session.routes.get("T") is cached_route
             session.routes.distrust("T")
-            assert await session.routes.get("T") is found
+            assert await session.routes.get("T") is cached_route
             with pytest.raises(NoRoute) if is_empty else nullcontext():  # as one that is silent
-                assert await session.routes.get("T", fresh=True) is found
-            assert await session.routes.get("T") is found
+                assert await session.routes.get("T", fresh=True) is cached_route
+            assert await session.routes.get("T") is cached_route
 
     on_stage(scenario)
 
@@ -241,8 +241,8 @@ def test_a_template_serves_those_who_make_topics_only() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["TBW102"] = route("a", queues=8)
         async with Session(stage.world, NAMESERVER) as session:
-            made = await session.routes.get("T", make=True)
-            assert (made.is_template, len(made.writable)) == (True, 4)
+            made_route = await session.routes.get("T", make=True)
+            assert (made_route.is_template, len(made_route.writable)) == (True, 4)
             with pytest.raises(NoRoute):
                 await session.routes.get("T")
 

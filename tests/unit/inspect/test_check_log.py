@@ -99,9 +99,11 @@ def test_s2_a_flipped_bit_in_a_body(root: Path) -> None:
     flip(path, position + 90)
     report = check(root)
     assert "record-checksums" in broken(report)
-    found = next(finding for finding in report.findings if finding.rule == "record-checksums")
-    assert found.offset == offsets[10]
-    assert "record-crc" in found.text
+    body_finding = next(
+        finding for finding in report.findings if finding.rule == "record-checksums"
+    )
+    assert body_finding.offset == offsets[10]
+    assert "record-crc" in body_finding.text
 
 
 def test_s9_erased_bytes_with_good_records_behind(root: Path) -> None:

@@ -81,12 +81,14 @@ def test_each_queue_gives_its_messages_in_order(store: StoreDirectory, name: str
 
 def test_bounds_of_each_queue(store: StoreDirectory, name: str) -> None:
     rows = manifest(name)["queues"]
-    found = {key: queue.bounds(store.log.min_offset) for key, queue in store.queues.items()}
-    found |= {key: queue.bounds(store.log.min_offset) for key, queue in store.batch_queues.items()}
+    bounds_read = {key: queue.bounds(store.log.min_offset) for key, queue in store.queues.items()}
+    bounds_read |= {
+        key: queue.bounds(store.log.min_offset) for key, queue in store.batch_queues.items()
+    }
     expected = {
         (row["topic"], row["queueId"]): (row["minOffset"], row["maxOffset"]) for row in rows
     }
-    assert {key: tuple(bounds) for key, bounds in found.items()} == expected
+    assert {key: tuple(bounds) for key, bounds in bounds_read.items()} == expected
 
 
 def test_key_queries_answer_as_the_broker_did(store: StoreDirectory, name: str) -> None:

@@ -86,9 +86,9 @@ def test_reads_and_jobs_take_them() -> None:
     assert texts == {"path": "/data/store"}
     read(spark, "s3a://x/store")
     assert texts == {"path": "s3a://x/store", **FOR_ALL}
-    for store, found in (("/data", {}), ("a=s3a://x/store", FOR_ALL)):
+    for store, expected_options in (("/data", {}), ("a=s3a://x/store", FOR_ALL)):
         job = JobSettings(stores=(store,), conf=CONF)
-        assert job.source_options() == {"path": store, "mode": "PERMISSIVE", **found}
+        assert job.source_options() == {"path": store, "mode": "PERMISSIVE", **expected_options}
     assert "fs.s3a.endpoint" not in JobSettings(endpoints="h:1", conf=CONF).source_options()
     with pytest.raises(
         OptionError, match=r"fs\.s3a\.endpoint is for path, not for a read over endp"

@@ -163,9 +163,9 @@ def test_a_damaged_batch_is_one_row_whatever_columns_are_asked_for(
         ]
     if "body" in columns:
         assert [row["body"] for row in actual_rows] == [None, b"one", b"", b"three"]
-        kept = rows(log.root, columns, inner="keep")[0]["body"]
+        kept_body = rows(log.root, columns, inner="keep")[0]["body"]
         # One that cannot be unpacked never had one.
-        assert kept is not None or flags & ZLIB
+        assert kept_body is not None or flags & ZLIB
         with pytest.raises(SinkError, match=r"is null, .* damaged record: leave the row out"):
             written({"body": actual_rows[0]["body"]})
     if at or "message" in damage:

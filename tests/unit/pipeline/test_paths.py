@@ -397,8 +397,8 @@ def test_names_that_fit_and_are_the_same_then_are_told_apart(tmp_path: Path) -> 
     assert names("sp", "sp ") == ["sp", "sp-2"]
     assert names("a,b", "sp", "a-b") == ["a-b", "sp", "a-b-2"]
     assert names("x/store", "x /store") == ["x-store", "x -store"]
-    found = parse_paths(f"sp-2={tmp_path}/x/store,{tmp_path}/sp,{tmp_path}/sp ")
-    assert [one.broker for one in found] == ["sp-2", "sp", "sp-3"]
+    replicas_named = parse_paths(f"sp-2={tmp_path}/x/store,{tmp_path}/sp,{tmp_path}/sp ")
+    assert [one.broker for one in replicas_named] == ["sp-2", "sp", "sp-3"]
 
 
 def test_patterns_are_hadoops(tmp_path: Path) -> None:

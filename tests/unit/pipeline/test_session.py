@@ -41,9 +41,9 @@ def test_python_goes_by_one_name_unless_it_is_given(monkeypatch: pytest.MonkeyPa
     environment = {"PATH": "/usr/bin"}
     name_python(environment)
     assert environment == {"PATH": "/here/bin:/usr/bin", "PYSPARK_PYTHON": name}
-    given = {"PATH": "/usr/bin", "PYSPARK_DRIVER_PYTHON": "python4"}
-    name_python(given)
-    assert given == {"PATH": "/usr/bin", "PYSPARK_DRIVER_PYTHON": "python4"}
+    python_environment = {"PATH": "/usr/bin", "PYSPARK_DRIVER_PYTHON": "python4"}
+    name_python(python_environment)
+    assert python_environment == {"PATH": "/usr/bin", "PYSPARK_DRIVER_PYTHON": "python4"}
 
 
 @pytest.mark.parametrize("address", ["local[2]", "local[*]", "k8s://https://nowhere:1", ""])

@@ -333,9 +333,9 @@ def test_a_replica_that_vanishes_while_it_is_read(
             rows_read += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return rows_read
 
-    found = read(part)
-    assert [at for _, at in found] == offsets
-    assert [name for name, _ in found] == ["0"] * 37 + ["1"] * 163
+    rows_of_part = read(part)
+    assert [at for _, at in rows_of_part] == offsets
+    assert [name for name, _ in rows_of_part] == ["0"] * 37 + ["1"] * 163
     with pytest.raises(DataLost, match="is gone"):
         read(replace(part, fallbacks=()))
 

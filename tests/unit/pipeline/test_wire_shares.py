@@ -289,8 +289,8 @@ def test_a_member_that_is_asked_stays_so_until_it_does_not_answer() -> None:
             await log.pull(queue, 0)
         return next_members
 
-    found = trio.run(questions, clock=MockClock(autojump_threshold=0))
-    assert found == [0, 1, None]
+    member_ids_found = trio.run(questions, clock=MockClock(autojump_threshold=0))
+    assert member_ids_found == [0, 1, None]
     assert member_ids == [2, 2, 2, 0]
 
 

@@ -416,10 +416,10 @@ def test_a_member_that_is_slow_is_read_where_there_is_time(
     """Whatever retryTimeoutMs was, one that took more than 5 s for an answer never was."""
     monkeypatch.setattr(log_module, "ANSWER_S", 0.1)
 
-    asked: list[int] = []
+    request_codes: list[int] = []
 
     async def offset(command: Command, _: Connection) -> Command:
-        asked.append(command.code)
+        request_codes.append(command.code)
         await trio.sleep(0.7)
         return answer(command, ResponseCode.SUCCESS, fields={"offset": "7"})
 
@@ -429,4 +429,4 @@ def test_a_member_that_is_slow_is_read_where_there_is_time(
     bounds_read = with_members([slow], lambda address: answered(address, bounds, limit_s=4.0))
     assert bounds_read == QueueBounds(7, 7, 7, 1)
     ask = partial(answered, ask=lambda log: log.offset_at(QUEUE, 1), limit_s=60.0)
-    assert (with_members([slow], ask), asked.count(search)) == (7, 1)
+    assert (with_members([slow], ask), request_codes.count(search)) == (7, 1)

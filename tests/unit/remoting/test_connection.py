@@ -182,10 +182,10 @@ def test_a_run_ends_once_per_read_and_before_any_other_request() -> None:
         await trio.sleep(1)
         return events
 
-    found = with_server(scenario)
-    assert found.index("end") < found.index("echo 3")
-    assert [item for item in found if item != "end"] == ["run 1", "run 2", "echo 3", "run 4"]
-    assert found[-1] == "end"
+    events_seen = with_server(scenario)
+    assert events_seen.index("end") < events_seen.index("echo 3")
+    assert [item for item in events_seen if item != "end"] == ["run 1", "run 2", "echo 3", "run 4"]
+    assert events_seen[-1] == "end"
 
 
 def test_server_may_ask_the_client() -> None:

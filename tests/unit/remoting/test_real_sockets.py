@@ -49,10 +49,10 @@ async def test_answers_of_any_size_come_whole_and_in_order() -> None:
             answers: list[Command] = []
             while len(answers) < 3 * len(sizes):
                 answers += reader.feed(bytes(await stream.receive_some(65_536)))
-        for place, found in enumerate(answers):
+        for place, received_answer in enumerate(answers):
             number = place % len(sizes)
-            assert found.opaque == number
-            assert found.body == body(number)
+            assert received_answer.opaque == number
+            assert received_answer.body == body(number)
         await trio.aclose_forcefully(stream)
         nursery.cancel_scope.cancel()
 
