@@ -292,7 +292,7 @@ def test_what_leads_nowhere_is_found(text: str) -> None:
     assert {trouble.line for trouble in troubles("first line\n" + text, HERE.absolute())} == {2}
 
 
-def test_a_link_of_a_document_has_to_lead_somewhere() -> None:
+def test_document_links_lead_somewhere() -> None:
     page = SPEC / "store.md"
     assert (
         troubles("[a](../reference/formats.md) [b](#8-recovery) [c](wire.md#12-test-vectors)", page)

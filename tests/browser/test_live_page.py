@@ -59,7 +59,7 @@ def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 
 
 @pytest.mark.ci
-def test_what_was_before_the_load_has_a_time_below_zero(live_page: Shown) -> None:
+def test_events_before_the_load_have_negative_times(live_page: Shown) -> None:
     """Also what this page has shown before anybody knew when the load would begin."""
     rows = """[...document.querySelectorAll('#events li')].reverse().map(
       item => [item.querySelector('time').textContent, item.textContent])"""
@@ -101,7 +101,7 @@ def test_updates_come_several_times_a_second(live_page: Shown) -> None:
     assert 20 / 10 * 1000 < took_ms < 20 / 2 * 1000
 
 
-def test_a_key_kills_the_chosen_node_and_starts_it_again(live_page: Shown) -> None:
+def test_key_kills_and_restarts_the_chosen_node(live_page: Shown) -> None:
     page = live_page.page
     pid = Path(live_page.run.log.parent, "report", "by-hand-3-process", "nodes", "b2", "pid")
     first = int(pid.read_text().split()[0])
@@ -139,7 +139,7 @@ def test_buttons_pause_and_cut(live_page: Shown) -> None:
         page.wait_for(f"!({state})")
 
 
-def test_what_cannot_be_done_is_disabled_with_the_reason(live_page: Shown) -> None:
+def test_impossible_actions_are_disabled_with_a_reason(live_page: Shown) -> None:
     page = live_page.page
     promote = live_page.button("b1", "promote")
     page.wait_for(f"{promote}.getAttribute('aria-disabled') === 'true'")
@@ -177,7 +177,7 @@ def test_nothing_is_wider_than_the_window(live_page: Shown, width: int, dark: bo
     assert small == []
 
 
-def test_every_button_has_a_name_and_nothing_moves_by_itself(live_page: Shown) -> None:
+def test_buttons_have_names_and_nothing_moves_unprompted(live_page: Shown) -> None:
     page = live_page.page
     page.window(1400, 900)
     nameless = page.value(
@@ -200,7 +200,7 @@ def test_every_button_has_a_name_and_nothing_moves_by_itself(live_page: Shown) -
     assert shift < 0.01
 
 
-def test_an_outage_is_a_banner_with_its_length_and_the_dead_were_what_they_were(
+def test_outage_banner_has_its_length_and_faults_stay(
     live_page: Shown,
 ) -> None:
     page = live_page.page
@@ -264,7 +264,7 @@ def test_the_end_is_shown_with_the_verdict_and_the_report(live_page: Shown) -> N
     assert "chaos replay" in run.output()
 
 
-def test_a_page_whose_connection_drops_comes_back_by_itself(tmp_path: Path) -> None:
+def test_page_reconnects_after_a_dropped_connection(tmp_path: Path) -> None:
     """With a server in this process, whose connections can be dropped."""
     address: list[str] = []
     ready, drop, stop = threading.Event(), threading.Event(), threading.Event()

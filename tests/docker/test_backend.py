@@ -86,7 +86,7 @@ def lose(backend: str, directory: Path) -> Outcome:
 
 
 @pytest.mark.ci
-def test_a_promise_that_cannot_be_kept_is_found_broken_as_on_processes(tmp_path: Path) -> None:
+def test_unkept_promise_is_found_in_containers_too(tmp_path: Path) -> None:
     contained, plain = (lose(backend, tmp_path) for backend in ("docker", "process"))
     assert contained.judgement is not None, contained.error
     assert plain.judgement is not None, plain.error
@@ -111,9 +111,7 @@ PLAIN = Plan(
 )
 
 
-def test_a_bridge_of_dockers_has_all_faults_but_the_networks(
-    daemon: Daemon, tmp_path: Path
-) -> None:
+def test_docker_bridge_has_all_but_network_faults(daemon: Daemon, tmp_path: Path) -> None:
     outcome = run(PLAIN, "docker", tmp_path, net="plain")
     assert outcome.judgement is not None, outcome.error
     assert outcome.verdict == "pass", outcome.judgement.findings

@@ -121,7 +121,7 @@ def health(daemon: Daemon, container: str, *words: str) -> tuple[int, str]:
 
 
 @pytest.mark.ci
-def test_a_master_is_not_ready_without_slaves_and_says_so(project: Project, daemon: Daemon) -> None:
+def test_master_without_slaves_is_not_ready(project: Project, daemon: Daemon) -> None:
     master, address = project.container("master"), "127.0.0.1:10911"
     lacks = f"{address} is not ready: 1 of 2 copies in sync (inSyncReplicas)"
     project.run("classic.yaml", "stop", "slave-1", "slave-2")

@@ -65,7 +65,7 @@ def directory(docker_host: str, image: str, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.ci
-def test_a_daemon_that_dies_ends_the_run_with_a_sentence(directory: Path, tmp_path: Path) -> None:
+def test_dead_daemon_ends_the_run_with_one_sentence(directory: Path, tmp_path: Path) -> None:
     scenario = tmp_path / "endless.toml"
     scenario.write_text(ENDLESS.replace("at 300s", "at 2s"))
     command = [sys.executable, "-P", "-m", "rocketbed", "chaos", "run", str(scenario)]
@@ -96,7 +96,7 @@ def test_a_daemon_that_dies_ends_the_run_with_a_sentence(directory: Path, tmp_pa
 
 
 @pytest.mark.ci
-def test_a_daemon_that_is_killed_takes_its_containers_along(directory: Path) -> None:
+def test_killed_daemon_takes_its_containers_along(directory: Path) -> None:
     """Those that it left as rows of its own are gone once it serves again."""
     with private_daemon(directory) as (serving, address):
         with Daemon.connect(address) as daemon:

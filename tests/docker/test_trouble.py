@@ -94,7 +94,7 @@ def test_two_harnesses_at_once_do_not_meet(daemon: Daemon, tmp_path: Path) -> No
     assert not ours(daemon)
 
 
-def test_a_container_that_dies_by_itself_is_a_finding(daemon: Daemon, tmp_path: Path) -> None:
+def test_container_that_dies_unexpectedly_is_a_finding(daemon: Daemon, tmp_path: Path) -> None:
     text = ENDLESS.replace("400s", "4s").replace('"at 300s kill leader"', "")
     scenario = tmp_path / "short.toml"
     scenario.write_text(text)
@@ -168,7 +168,7 @@ def test_a_cluster_with_failover_by_one_command(daemon: Daemon, tmp_path: Path) 
     assert not ours(daemon)
 
 
-def test_what_a_deleted_cluster_left_is_in_nobodys_way(daemon: Daemon, tmp_path: Path) -> None:
+def test_remains_of_deleted_cluster_do_not_block_another(daemon: Daemon, tmp_path: Path) -> None:
     directory = tmp_path / "bed"
     options = ("--docker", "--slaves", "0", "--port", "0", "--dir", str(directory))
     assert rocketbed("cluster", "up", *options).returncode == 0
@@ -243,9 +243,7 @@ def test_the_doctor_says_what_there_is(docker_host: str) -> None:
     assert f"at {docker_host}; {images.IMAGE} is there" in doctor.stdout
 
 
-def test_an_interrupted_start_of_a_cluster_leaves_nothing_in_the_daemon(
-    daemon: Daemon, tmp_path: Path
-) -> None:
+def test_interrupted_cluster_start_leaves_the_daemon_clean(daemon: Daemon, tmp_path: Path) -> None:
     directory = str(tmp_path / "bed")
     command = [sys.executable, "-P", "-m", "rocketbed", "cluster", "up", "--docker"]
     command += ["--dir", directory, "--port", "0"]
@@ -260,9 +258,7 @@ def test_an_interrupted_start_of_a_cluster_leaves_nothing_in_the_daemon(
         assert not (tmp_path / "bed").exists()
 
 
-def test_two_clusters_that_start_at_once_have_networks_of_their_own(
-    daemon: Daemon, tmp_path: Path
-) -> None:
+def test_clusters_started_at_once_get_separate_networks(daemon: Daemon, tmp_path: Path) -> None:
     names = ("one", "two")
     command = [sys.executable, "-P", "-m", "rocketbed", "cluster", "up", "--docker"]
     command += ["--slaves", "0", "--port", "0", "--dir"]

@@ -72,7 +72,7 @@ def are_noticed(alterations: Sequence[Alteration], recorded: Path, tmp_path: Pat
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_the_command_says_what_was_noticed_and_by_which_checks(recorded: Path) -> None:
+def test_command_lists_noticed_alterations_and_their_checks(recorded: Path) -> None:
     result = CliRunner().invoke(
         command, [str(recorded), "--only", "topics-gone", "--only", "labels"], standalone_mode=False
     )
@@ -91,7 +91,7 @@ def test_a_run_that_did_not_pass_says_nothing(recorded: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_an_index_has_to_be_there_where_files_have_expired(tmp_path: Path) -> None:
+def test_missing_index_is_noticed_where_files_expired(tmp_path: Path) -> None:
     """`tables-complete` asked for it only where a log still had its beginning."""
     run = tmp_path / "run"
     plan = load_scenario("soak-failover").plan(770_002, quick=True)

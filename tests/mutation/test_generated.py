@@ -80,7 +80,7 @@ def states(progress: Found) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_bug_is_found_and_a_later_call_goes_on(ask: Ask, tmp_path: Path) -> None:
+def test_bug_is_found_and_a_later_call_continues(ask: Ask, tmp_path: Path) -> None:
     first, verdicts = ask(BUG, UNVISITED)
     assert states(first) == {BUG.key: "found", UNVISITED.key: "not visited"}
     verdict = next(verdict for verdict in verdicts if verdict.key == BUG.key)
@@ -138,7 +138,7 @@ def test_what_is_left_is_written_with_its_difference(ask: Ask, tmp_path: Path) -
     assert as_row(progress)["score"]["all"]["percent"] == 33
 
 
-def test_a_source_that_was_edited_meanwhile_is_no_find(ask: Ask) -> None:
+def test_source_edited_during_the_search_is_no_find(ask: Ask) -> None:
     old = SOURCES[1]
     edited = Source(old.place, old.data.replace(b"end >= self._queue[-1].end", b"end > 0"))
     changed = mutant("ReleaseQueue.add", "(end + 1)", [edited])
@@ -154,7 +154,7 @@ def test_a_suite_that_fails_by_itself_cannot_judge(tmp_path: Path) -> None:
         measure([Trial(plan=bad)], SOURCES, tmp_path / "visits.json", jobs=1, say=print, warn=print)
 
 
-def test_what_a_run_visits_is_asked_once_and_changes_nothing(tmp_path: Path) -> None:
+def test_visits_of_a_run_are_measured_once(tmp_path: Path) -> None:
     notices: list[str] = []
     cache = tmp_path / "visits.json"
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_what_a_run_visits_is_asked_once_and_changes_nothing(tmp_path: Path) -> 
     assert not visited.visits("node/store/heal.py", UNVISITED.site.line)
 
 
-def test_the_digest_is_of_what_a_run_depends_on(tmp_path: Path) -> None:
+def test_digest_covers_everything_a_run_depends_on(tmp_path: Path) -> None:
     for place in ("node/a.py", "pipeline/b.py", "chaos/plan/library/c.toml"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("1")
@@ -215,7 +215,7 @@ def test_what_only_tests_find_is_counted_apart(tmp_path: Path) -> None:
         search(request, print, print, warn=print, trials=files_of_tests(folder), sources=SOURCES)
 
 
-def test_tests_run_in_a_process_that_has_the_project_loaded_already() -> None:
+def test_tests_run_where_the_project_is_loaded_already() -> None:
     """`planted --tests` has such a process: pytest finds our plugin loaded too early, and
     objects that were there before the fork are frozen."""
     path = Path(__file__).parents[1] / "unit/client/test_ids.py"

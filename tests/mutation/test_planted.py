@@ -27,7 +27,7 @@ def test_every_bug_of_the_catalogue_is_planted() -> None:
     assert [one.id for one in controls()] == ["evidence", "report", "E3"]
 
 
-def test_a_mutant_of_a_function_that_is_gone_is_refused() -> None:
+def test_mutant_of_a_missing_function_is_refused() -> None:
     stale = Mutant(
         id="M0",
         title="none",
@@ -63,7 +63,7 @@ def test_every_other_one_is_found(mutant: Mutant) -> None:
 
 
 @pytest.mark.slow
-def test_locks_for_everybody_are_found_where_members_come_back() -> None:
+def test_ungranted_locks_are_found_where_members_return() -> None:
     """The mutant has its own scenario: in the swarm a master has nearly always begun without its
     locks shortly before, which excuses two owners."""
     target = "rocketbed.node.broker.locks:_is_free"

@@ -10,7 +10,7 @@ def verdict(key: str, passed: list[str]) -> MutantResult:
     return MutantResult(key=key, place=place, function="f", line=1, operator="not", passed=passed)
 
 
-def test_a_line_that_was_cut_or_is_of_other_sources_is_none(tmp_path: Path) -> None:
+def test_truncated_and_foreign_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / RESULTS
     with kept_in(path, "old") as keep:
         keep(verdict("a", []))

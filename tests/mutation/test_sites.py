@@ -54,11 +54,11 @@ def test_an_operator_changes_one_thing(operator: str, body: str, expected: list[
     assert changes(body)[operator][: len(expected)] == expected
 
 
-def test_arguments_that_may_stand_in_any_order_are_not_exchanged() -> None:
+def test_arguments_of_any_order_are_not_swapped() -> None:
     assert "swap" not in changes("return max(a, b) + min(b, a)")
 
 
-def test_an_answer_is_turned_around_where_it_is_a_bool() -> None:
+def test_returned_bool_is_negated() -> None:
     head = "def f(a: int) -> bool:"
     assert changes("return a == 1", head=head)["answer"] == ["return not (a == 1)"]
     assert "answer" not in changes("return a == 1", head="def f(a: int) -> int:")
@@ -99,7 +99,7 @@ def test_what_no_run_could_show_is_passed_over(body: str) -> None:
         "def f(x):\n    first = x\n",
     ],
 )
-def test_what_stands_outside_of_functions_and_texts_is_left(text: str) -> None:
+def test_code_outside_functions_and_texts_is_left(text: str) -> None:
     assert [one.operator for one in sites(text.encode()) if one.operator != "drop"] == []
     assert all("raise" in text for one in sites(text.encode()))
 
@@ -122,7 +122,7 @@ def test_a_site_knows_its_function_and_its_line() -> None:
     assert b'return "\xc3\xbc" <= self.x' in compare.applied(source.data)
 
 
-def test_a_key_stays_when_lines_move_and_tells_equal_lines_apart() -> None:
+def test_keys_survive_moved_lines_and_differ_for_equal_ones() -> None:
     body = "def f(a):\n    a += 1\n    g(a)\n    a += 1\n"
     before = [one.key for one in candidates(source_of(body))]
     after = [one.key for one in candidates(source_of(f"# a comment\n\n{body}"))]
@@ -131,7 +131,7 @@ def test_a_key_stays_when_lines_move_and_tells_equal_lines_apart() -> None:
     assert before != [one.key for one in candidates(source_of(body.replace("g(a)", "h(a)")))]
 
 
-def test_what_would_not_run_or_changes_nothing_is_not_drawn() -> None:
+def test_edits_that_fail_or_change_nothing_are_not_drawn() -> None:
     frees = "class A:\n    def f(self):\n        super().f()\n"
     assert [one.codes for one in candidates(source_of(frees))] == [None]
     assert draw(9, 1, [source_of(frees)]) == []
@@ -157,7 +157,7 @@ def test_registers_outside_of_simulation_alone_are_left_out() -> None:
     assert {"replication/master.py", "replication/follower.py", "node/failover.py"} <= places
 
 
-def test_a_mutant_is_shown_as_a_difference_of_the_checkout() -> None:
+def test_mutant_is_shown_as_a_diff_of_the_checkout() -> None:
     text = "def f(a, b):\n    return a < b\n"
     diff = candidates(source_of(text))[0].diff
     assert diff.startswith("--- a/node/store/made_up.py\n+++ b/node/store/made_up.py\n")

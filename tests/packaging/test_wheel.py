@@ -140,9 +140,7 @@ def test_make_dist_without_a_compiler(tmp_path: Path) -> None:
     assert not output.exists()
 
 
-def test_a_wheel_that_was_made_without_a_compiler_is_pure_and_runs(
-    pure_wheel: Path, tmp_path: Path
-) -> None:
+def test_wheel_built_without_a_compiler_is_pure_and_runs(pure_wheel: Path, tmp_path: Path) -> None:
     """Whatever the checkout holds of an earlier build; the node says which body it has."""
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     bin = tmp_path / "venv" / "bin"
@@ -194,7 +192,7 @@ def test_the_wheel_holds_one_package_of_real_files(wheel: Path) -> None:
     assert "rocketbed/py.typed" in names
 
 
-def test_a_plugin_test_beside_packages_of_the_same_names(environment: Path, project: Path) -> None:
+def test_plugin_test_beside_packages_of_the_same_names(environment: Path, project: Path) -> None:
     (project / "test_orders.py").write_text(PLUGIN_TEST)
     printed = run(environment / "python", "-m", "pytest", "-q", "test_orders.py", cwd=project)
     assert "1 passed" in printed

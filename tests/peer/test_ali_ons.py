@@ -20,7 +20,7 @@ QUEUES, COUNT = 4, 10
 
 
 @pytest.mark.ci
-async def test_ali_ons_sends_and_is_given_again_what_it_failed_with(site: Site) -> None:
+async def test_ali_ons_sends_and_gets_failed_messages_again(site: Site) -> None:
     await site.start_nameserver("rocketbed")
     broker = site.broker()
     await site.start(broker, "rocketbed")
@@ -71,7 +71,7 @@ async def test_no_topic_is_made_by_its_first_message(site: Site, kind: Kind) -> 
         assert (await producer.send(Message(NEW, b"x")))["status"] == "SEND_OK"
 
 
-async def test_a_group_of_ali_ons_and_ours_over_a_kill(site: Site) -> None:
+async def test_shared_group_of_ali_ons_and_ours_survives_a_kill(site: Site) -> None:
     await site.start_nameserver("rocketbed")
     broker = site.broker()
     await site.start(broker, "rocketbed")

@@ -32,7 +32,7 @@ async def offset_to_name(slave: Broker) -> str:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("goes_on", [True, False])
-async def test_a_slave_is_cut_for_a_master_that_lost_its_end(site: Site, goes_on: bool) -> None:
+async def test_slave_is_cut_for_a_truncated_master(site: Site, goes_on: bool) -> None:
     """The master's directory is set back to an older copy; then it goes on, or is only shorter."""
     await site.start_nameserver("rocketmq")
     master = site.broker()

@@ -61,7 +61,7 @@ async def group(site: Site, groups: int = 1) -> AsyncIterator[LocalCluster]:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("installation", ["5.3.3", "5.5.0"], indirect=True)
-async def test_a_directory_of_the_group_boots_in_the_real_broker(site: Site) -> None:
+async def test_directory_of_the_group_boots_in_the_real_broker(site: Site) -> None:
     async with group(site) as cluster:
         first = await leader_of(cluster)
         async with site.admin() as admin:

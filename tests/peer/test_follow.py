@@ -19,7 +19,7 @@ SYNC = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
     ("nameserver", "master_kind", "slave_kind"),
     [("rocketmq", "rocketmq", "rocketbed"), ("rocketbed", "rocketbed", "rocketmq")],
 )
-async def test_a_slave_follows_a_master_through_its_kill_and_return(
+async def test_slave_follows_through_kill_and_return_of_its_master(
     site: Site, nameserver: Kind, master_kind: Kind, slave_kind: Kind
 ) -> None:
     await site.start_nameserver(nameserver)

@@ -71,7 +71,7 @@ def run(daemon: Daemon, tmp_path: Path) -> Callable[[Plan, str], Outcome]:
 
 
 @pytest.mark.ci
-def test_kills_pauses_and_power_cuts_take_nothing_that_was_flushed(
+def test_faults_lose_nothing_that_was_flushed(
     run: Callable[[Plan, str], Outcome], theirs: str
 ) -> None:
     outcome = run(ROUGH, f"image:{theirs}")
@@ -91,7 +91,7 @@ def test_kills_pauses_and_power_cuts_take_nothing_that_was_flushed(
     assert outcome.record.facts["net"] == "switch"
 
 
-def test_what_processes_lose_at_a_power_cut_containers_lose(
+def test_power_cut_loses_the_same_in_containers_as_processes(
     run: Callable[[Plan, str], Outcome], maven_image: str, installation: Installation
 ) -> None:
     """T1, as in `test_foreign`, with the jars in an image that the testbed makes."""
@@ -103,7 +103,7 @@ def test_what_processes_lose_at_a_power_cut_containers_lose(
     assert outcome.judgement.result("lost-write").passed
 
 
-def test_an_image_that_cannot_be_used_is_refused_and_leaves_nothing(
+def test_unusable_image_is_refused_and_leaves_nothing(
     daemon: Daemon,
     base_image: str,
     maven_image: str,

@@ -9,7 +9,7 @@ from tests.support.peer.installation import PeerMissing, install
 
 @pytest.mark.ci
 @pytest.mark.parametrize("missing", ["java", "mvn", "javac"])
-def test_a_missing_tool_is_named_with_what_to_install(
+def test_missing_tool_is_named_with_the_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
 ) -> None:
     monkeypatch.setattr("tests.support.peer.installation.DIRECTORY", tmp_path)

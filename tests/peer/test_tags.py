@@ -48,7 +48,7 @@ def tagged(topics: Iterable[str], count: int, seed: int) -> list[Message]:
 
 
 @pytest.mark.ci
-async def test_a_directory_with_tags_in_its_index_is_checked_built_served_and_given_back(
+async def test_directory_with_tag_index_survives_check_rebuild_and_return(
     site: Site, tmp_path: Path
 ) -> None:
     await site.start_nameserver("rocketmq")
@@ -86,7 +86,7 @@ async def test_a_directory_with_tags_in_its_index_is_checked_built_served_and_gi
     assert fsck(broker.store) == 0
 
 
-async def test_a_kill_is_no_damage_to_a_directory_with_tags_in_its_index(site: Site) -> None:
+async def test_kill_does_not_damage_a_directory_with_tag_index(site: Site) -> None:
     await site.start_nameserver("rocketmq")
     broker = site.broker()
     await site.start(broker, "rocketmq")

@@ -21,7 +21,7 @@ QUEUES = 6
 
 
 @pytest.mark.ci
-async def test_producer_and_consumers_of_java_work_against_our_cluster(
+async def test_java_producer_and_consumers_work_against_our_cluster(
     installation: Installation, tmp_path: Path
 ) -> None:
     cluster = LocalCluster.create(

@@ -89,7 +89,7 @@ async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> Non
 
 
 @pytest.mark.ci
-async def test_members_that_let_the_broker_share_the_queues_out(site: Site) -> None:
+async def test_broker_shares_queues_out_to_members(site: Site) -> None:
     await site.start_nameserver("rocketbed")
     brokers = [site.broker("broker-a"), site.broker("broker-b")]
     for broker in brokers:

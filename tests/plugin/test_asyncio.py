@@ -59,7 +59,7 @@ def test_a_test_marked_for_asyncio_runs_there(tmp_path: Path, mode: str) -> None
     assert "the service was stopped" not in ran.text  # of the test that passed
 
 
-def test_a_hang_on_asyncio_is_ended_with_the_place_where_it_hung(tmp_path: Path) -> None:
+def test_hang_on_asyncio_ends_with_its_place(tmp_path: Path) -> None:
     suite = """
 import asyncio
 

@@ -33,7 +33,7 @@ def test_the_example_holds_next_to_pytest_trio_and_without_it(
 
 
 @pytest.mark.ci
-def test_a_failure_is_told_as_ever_and_then_how_to_have_it_again(tmp_path: Path) -> None:
+def test_failure_is_reported_with_its_replay_command(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, "-q", test_down=FAILS)
     assert ran.counts() == {"failed": 2}, ran.text
     assert 'assert cluster.state("b3") == "running", note' in ran.text
@@ -52,7 +52,7 @@ def test_a_failure_is_told_as_ever_and_then_how_to_have_it_again(tmp_path: Path)
     assert "test_down[sim-1]" in replayed.text
 
 
-def test_a_replay_leaves_out_what_the_shrinker_left_out_and_says_when_it_passes(
+def test_replay_applies_the_shrunk_steps_and_reports_a_pass(
     tmp_path: Path,
 ) -> None:
     run_suite(tmp_path, "-q", test_down=FAILS)
@@ -141,7 +141,7 @@ async def test_all(doubled, reader, base, rb_backend):
     assert ran.text.index("pair given back") < ran.text.index("producer given back")
 
 
-def test_a_hang_is_ended_with_the_place_where_it_hung(tmp_path: Path) -> None:
+def test_hang_ends_with_its_place(tmp_path: Path) -> None:
     suite = """
 async def deep():
     await trio.sleep_forever()
@@ -165,7 +165,7 @@ async def test_child_waits(cluster):
     assert f"; and {place}" in ran.text
 
 
-def test_a_body_that_takes_its_process_with_it_is_a_failure(tmp_path: Path) -> None:
+def test_body_that_kills_its_process_is_a_failure(tmp_path: Path) -> None:
     suite = """
 import os, signal
 

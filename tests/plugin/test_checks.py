@@ -94,7 +94,7 @@ async def bug(cluster):
     assert "FINDING lost-write" in ran.text
 
 
-def test_others_may_write_to_the_topic_of_a_real_producer(tmp_path: Path) -> None:
+def test_others_may_write_to_a_real_producers_topic(tmp_path: Path) -> None:
     suite = """
 from rocketbed import Message, Producer
 
@@ -157,7 +157,7 @@ def test_named_checks_only(tmp_path: Path) -> None:
     assert ran.counts() == {"passed": 1}, ran.text
 
 
-def test_a_node_that_ends_by_itself_fails_the_test(tmp_path: Path) -> None:
+def test_unexpected_end_of_a_node_fails_the_test(tmp_path: Path) -> None:
     suite = """
 async def test_crash(cluster):
     stage = cluster.stage

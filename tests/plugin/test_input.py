@@ -29,7 +29,7 @@ PLAIN = "async def test_one(cluster):\n    assert cluster.leader == 'b1'\n"
         (("--rb-replay", "none.rbx"), "none.rbx: cannot read the replay file"),
     ],
 )
-def test_an_option_that_cannot_be_used_ends_the_run_before_it_begins(
+def test_unusable_option_ends_the_run_before_it_begins(
     tmp_path: Path, options: tuple[str, ...], expected_text: str
 ) -> None:
     ran = run_suite(tmp_path, *options, test_one=PLAIN)
@@ -38,7 +38,7 @@ def test_an_option_that_cannot_be_used_ends_the_run_before_it_begins(
     assert "Traceback" not in ran.text
 
 
-def test_a_mark_that_cannot_be_used_is_an_error_of_its_own_test(tmp_path: Path) -> None:
+def test_unusable_mark_is_an_error_of_its_test(tmp_path: Path) -> None:
     bad = "@pytest.mark.rocketbed(brokrs=3)\nasync def test_bad(cluster):\n    pass\n"
     ran = run_suite(tmp_path, test_one=bad + PLAIN)
     assert ran.counts() == {"error": 1, "passed": 1}, ran.text
@@ -66,7 +66,7 @@ async def test_target(chaos):
 """
 
 
-def test_a_wrong_call_is_shown_where_it_stands_in_the_test(tmp_path: Path) -> None:
+def test_wrong_call_is_shown_at_its_line(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, "--no-rb-shrink", test_wrong=WRONG)
     assert ran.counts() == {"failed": 3}, ran.text
     for line in ("await producer.send(object())", 'await chaos.kil("leader")', 'chaos.kill("b9")'):
@@ -78,14 +78,14 @@ def test_a_wrong_call_is_shown_where_it_stands_in_the_test(tmp_path: Path) -> No
     assert "clients.py" in ran.text
 
 
-def test_a_capability_that_is_missing_skips_with_its_reason(tmp_path: Path) -> None:
+def test_missing_capability_skips_with_its_reason(tmp_path: Path) -> None:
     suite = f"@pytest.mark.rb_needs('clock.drift')\n{PLAIN}"
     ran = run_suite(tmp_path, "-rs", "--rb-backend", "sim,process", test_one=suite)
     assert ran.counts() == {"passed": 1, "skipped": 1}, ran.text
     assert "clock.drift is missing on process: a real clock can be moved" in ran.text
 
 
-def test_a_fault_that_is_missing_fails_and_says_which_mark_to_set(tmp_path: Path) -> None:
+def test_missing_fault_fails_and_names_the_mark(tmp_path: Path) -> None:
     suite = "async def test_one(cluster, chaos):\n    await chaos.clock('b1', drift=0.1)\n"
     ran = run_suite(tmp_path, "--rb-backend", "process", test_one=suite)
     assert ran.counts() == {"failed": 1}, ran.text

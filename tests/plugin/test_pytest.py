@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.ci
-def test_async_fixtures_that_nobody_names_and_methods_are_fixtures_too(tmp_path: Path) -> None:
+def test_unnamed_async_fixtures_and_methods_are_fixtures(tmp_path: Path) -> None:
     suite = """
 seen = []
 
@@ -46,7 +46,7 @@ class TestOrders:
     assert ran.text.count("always given back") == 1
 
 
-def test_what_the_body_prints_and_logs_is_shown_once(tmp_path: Path) -> None:
+def test_output_and_logs_of_the_body_are_shown_once(tmp_path: Path) -> None:
     suite = """
 import logging
 
@@ -65,7 +65,7 @@ async def test_says(cluster, capsys):
         assert len(re.findall("^WARNING .* logged$", ran.text, re.MULTILINE)) == 1, ran.text
 
 
-def test_tests_of_one_name_do_not_take_each_others_files(tmp_path: Path) -> None:
+def test_tests_of_the_same_name_have_separate_files(tmp_path: Path) -> None:
     suite = "async def test_one(cluster):\n    assert cluster.leader == 'b2'\n"
     ran = run_suite(tmp_path, "--no-rb-shrink", "a", "b", a__test_a=suite, b__test_b=suite)
     assert ran.counts() == {"failed": 2}, ran.text

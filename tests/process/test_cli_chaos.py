@@ -202,7 +202,7 @@ def test_many_seeds_come_as_a_table(scenario: Callable[[str], str], tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_missed_expectation_ends_with_2_and_can_be_replayed(
+def test_missed_expectation_exits_2_and_can_be_replayed(
     scenario: Callable[[str], str], tmp_path: Path
 ) -> None:
     code, output, _ = run(
@@ -232,7 +232,7 @@ def test_a_missed_expectation_ends_with_2_and_can_be_replayed(
         ("name = [", "scenario.toml"),
     ],
 )
-def test_a_scenario_with_a_mistake_names_file_and_place(
+def test_mistake_in_a_scenario_names_file_and_place(
     text: str,
     expected_text: str,
     scenario: Callable[[str], str],
@@ -289,7 +289,7 @@ def test_a_replay_file_that_cannot_be_used(
     assert not (tmp_path / "r").exists()
 
 
-def test_a_directory_that_holds_no_run_is_left_alone(
+def test_directory_without_a_run_is_left_alone(
     scenario: Callable[[str], str], tmp_path: Path
 ) -> None:
     precious = tmp_path / "r" / "tiny-1-sim" / "precious"
@@ -325,7 +325,7 @@ SAID = {
         (NEEDS, True, "SKIPPED"),
     ],
 )
-def test_what_cannot_be_done_is_skipped_with_its_reason(
+def test_impossible_steps_are_skipped_with_a_reason(
     text: str,
     strict: bool,
     verdict: str,
@@ -378,7 +378,7 @@ def test_a_link_without_losses_says_so(scenario: Callable[[str], str], tmp_path:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_file_that_cannot_grow_ends_the_command_with_one_sentence(
+def test_file_that_cannot_grow_ends_with_one_sentence(
     as_json: bool, scenario: Callable[[str], str], tmp_path: Path
 ) -> None:
     report = tmp_path / "report"

@@ -118,7 +118,7 @@ def test_up_send_pull_query_status_down(shell: Shell) -> None:
     assert shell.cluster("down") == "no member was running\n"
 
 
-def test_a_cluster_keeps_its_data_until_it_is_removed(shell: Shell) -> None:
+def test_cluster_keeps_its_data_until_removed(shell: Shell) -> None:
     up(shell, "--slaves", "0")
     shell.client("send", "-t", "T", "--body", "kept")
     shell.cluster("down")
@@ -162,7 +162,7 @@ def test_groups_commit_and_follow(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_reader_that_went_away_has_not_seen_is_not_committed(shell: Shell) -> None:
+def test_output_lost_by_its_reader_is_not_committed(shell: Shell) -> None:
     up(shell, "--slaves", "0")
     shell.client("topic create", "T", "--queues", "1")
     shell.client("send", "-t", "T", "--body", "x" * 50, "--count", "3000")
@@ -192,9 +192,7 @@ def test_what_a_reader_that_went_away_has_not_seen_is_not_committed(shell: Shell
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_following_commits_what_it_has_shown_when_it_is_interrupted(
-    shell: Shell, number: int
-) -> None:
+def test_interrupted_follow_commits_the_shown_messages(shell: Shell, number: int) -> None:
     up(shell, "--slaves", "0")
     shell.client("topic create", "T", "--queues", "1")
     shell.client("send", "-t", "T", "--body", "x", "--count", "3")

@@ -152,7 +152,7 @@ def start_node(root: Path, port: int, environment: dict[str, str]) -> subprocess
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
 
 
-async def test_a_nodes_messages_jump_and_its_timers_do_not(run: Ledger) -> None:
+async def test_clock_jump_moves_messages_and_not_timers(run: Ledger) -> None:
     clock = ClockFaults(run.directory, run=run)
     (run.directory / "b1").mkdir()
     faults = DiskFaults(run.directory / "faults", root=run.directory / "b1")
@@ -208,7 +208,7 @@ async def send_over_jumps(port: int, clock: ClockFaults, jumps: list[int]) -> li
     return stored
 
 
-def test_without_the_library_the_message_says_what_to_install(
+def test_missing_clock_library_error_names_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

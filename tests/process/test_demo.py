@@ -115,7 +115,7 @@ def test_the_command_is_green_and_writes_its_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_directory_of_rocketmq_is_served_and_gone_on_with(tmp_path: Path) -> None:
+def test_rocketmq_directory_is_served_and_continued(tmp_path: Path) -> None:
     with tarfile.open(KILLED_STORE) as archive:
         archive.extractall(tmp_path, filter="data")
     result = run(tmp_path / "report", seed=2, store=tmp_path / "store")
@@ -150,7 +150,7 @@ def erase_last_message(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_message_makes_it_red_and_a_missing_store_is_no_pass(
+def test_lost_message_fails_and_missing_store_is_no_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_slave = tmp_path / "without-slave"
@@ -188,9 +188,7 @@ def running_nodes(work: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-async def test_an_end_on_the_way_leaves_no_process_behind(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+async def test_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     with command("--seed", "1", "--seconds", "15", "--report", str(tmp_path)) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -230,7 +228,7 @@ def test_wrong_usage_says_what_to_do(
     assert not (tmp_path / "report").exists()
 
 
-def test_a_directory_that_holds_no_run_is_left_alone(tmp_path: Path) -> None:
+def test_directory_without_a_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / RUN).mkdir()
     (tmp_path / RUN / "precious").write_text("mine")
     with command("--report", str(tmp_path)) as process:

@@ -88,7 +88,7 @@ async def test_idle_connections_do_not_end_a_node(tmp_path: Path, port_kind: str
         assert "cannot be written" not in (tmp_path / "log").read_text()
 
 
-async def test_a_node_with_room_for_few_clients_says_so(tmp_path: Path) -> None:
+async def test_node_warns_of_room_for_few_clients(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rocketbed", "node", "--set", f"listenPort={free_port()}"]
     command += ["--set", f"storePathRootDir={tmp_path / 'store'}"]
     for descriptors, is_told in ((64, True), (4096, False)):

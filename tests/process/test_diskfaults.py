@@ -115,9 +115,7 @@ def test_the_trace_says_how_far_a_file_was_written_when_its_sync_began(
 
 
 @pytest.mark.ci
-def test_what_is_written_and_not_synced_is_known_after_sigkill(
-    faults: DiskFaults, start: Start
-) -> None:
+def test_unsynced_writes_are_known_after_sigkill(faults: DiskFaults, start: Start) -> None:
     child = start("'pwrite', f, b'a' * 100, 0", SYNC, "'pwrite', f, b'a' * 100, 100")
     for _ in range(3):
         child.step()
@@ -188,7 +186,7 @@ def test_a_rule_that_stays_keeps_its_count(faults: DiskFaults, start: Start) -> 
     assert child.step() == "fdatasync None"
 
 
-def test_a_lost_sync_says_yes_and_is_traced_as_lost(faults: DiskFaults, start: Start) -> None:
+def test_lost_sync_succeeds_and_is_traced_as_lost(faults: DiskFaults, start: Start) -> None:
     faults.set_rules([DiskRule(operation="sync", effect="lose")])
     child = start(WRITE, SYNC)
     assert [child.step(), child.step()] == ["pwrite 4096", "fdatasync None"]
@@ -204,9 +202,7 @@ def test_a_delay(faults: DiskFaults, start: Start) -> None:
     assert sync.time_ns - sync.began_ns >= 60_000_000
 
 
-def test_a_disk_that_fills_cuts_a_write_short_and_then_refuses(
-    faults: DiskFaults, start: Start
-) -> None:
+def test_full_disk_shortens_a_write_then_refuses(faults: DiskFaults, start: Start) -> None:
     faults.set_rules([DiskRule(operation="write", error=errno.ENOSPC, after_bytes=5000)])
     child = start(WRITE, WRITE, WRITE, SYNC)
     answers = [child.step() for _ in range(4)]
@@ -281,7 +277,7 @@ def test_a_second_start_goes_on_with_the_trace(faults: DiskFaults, start: Start)
     assert written_ends(faults)[str(faults.root / "log")].written == 0
 
 
-def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
+def test_incomplete_trace_line_is_not_read(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     assert read_flush_trace(trace) == []
     trace.write_bytes(b"B 1 2\nF 9 2 8 4096 /a b/log\nF 10 2 9 81")
@@ -300,7 +296,7 @@ def test_too_many_rules(faults: DiskFaults) -> None:
         faults.set_rules([DiskRule(operation="sync", skip=number) for number in range(65)])
 
 
-def test_without_a_compiler_the_message_says_what_to_install(
+def test_missing_compiler_error_names_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda _name: None)

@@ -50,7 +50,7 @@ def three_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "PROBES", probes)
 
 
-def test_rows_say_what_is_broken_and_what_is_missing(
+def test_rows_name_broken_and_missing_tools(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -43,7 +43,7 @@ def unpacked(place: Path) -> Path:
     return directory
 
 
-async def test_a_group_of_an_earlier_version_opens_with_every_message(tmp_path: Path) -> None:
+async def test_group_of_an_earlier_version_opens_completely(tmp_path: Path) -> None:
     cluster = LocalCluster.load(unpacked(tmp_path))
     bodies: list[bytes] = []
     with trio.fail_after(DEADLINE_S):

@@ -247,7 +247,7 @@ async def test_without_its_controller_a_group_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_second_process_of_a_replica_ends_and_says_why(tmp_path: Path) -> None:
+async def test_second_process_of_a_replica_ends_with_a_reason(tmp_path: Path) -> None:
     """On the directory of the first one, and on its own: the first one goes on in both cases."""
     async with running(tmp_path / "c") as (cluster, sending, _):
         pids = {name: cluster.pid(name) for name in cluster.names}

@@ -127,7 +127,7 @@ def test_a_sweep_touches_dead_owners_only(tmp_path: Path) -> None:
         assert (tmp_path / "stranger").exists()
 
 
-def test_a_pid_that_was_given_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_reused_pid_is_left_alone(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEPER]) as stranger:
         dead = dead_run(tmp_path)
         with (dead / RECORDS).open("a") as file:
@@ -168,7 +168,7 @@ def test_grandchildren_have_the_mark_too(tmp_path: Path) -> None:
     assert wait_gone([int(output)], 10.0) == []
 
 
-def test_what_a_marked_process_starts_without_the_mark_is_ended_too(tmp_path: Path) -> None:
+def test_unmarked_child_of_a_marked_process_is_ended(tmp_path: Path) -> None:
     """A daemon starts a container's program in this way; children of others are left alone."""
     script = "env -u ROCKETBED_RUN sleep 1000 & echo $!; exec sleep 1000"
     with Ledger.begin(tmp_path / "runs", guard=False) as run:
@@ -189,7 +189,7 @@ def test_what_a_marked_process_starts_without_the_mark_is_ended_too(tmp_path: Pa
         stranger.stdout.close()
 
 
-def test_a_process_that_begins_another_program_meanwhile_is_ended(
+def test_process_that_execs_during_the_sweep_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It had the mark when it was found; its new program was given an environment without."""
@@ -213,7 +213,7 @@ def test_the_run_of_another_boot_is_dead_and_of_another_pid_namespace_is_not(
         assert not owner_is_dead(run.directory)
 
 
-def test_a_directory_that_was_never_born_is_swept_when_its_maker_is_dead(tmp_path: Path) -> None:
+def test_unborn_directory_of_a_dead_maker_is_swept(tmp_path: Path) -> None:
     unborn = tmp_path / f".{os.getpid()}-1-abcd"
     unborn.mkdir()
     being_born = tmp_path / f".{os.getpid()}-{began(os.getpid())}-abcd"
@@ -223,7 +223,7 @@ def test_a_directory_that_was_never_born_is_swept_when_its_maker_is_dead(tmp_pat
     assert being_born.exists()
 
 
-def test_the_reaper_knows_of_a_directory_that_is_being_made(tmp_path: Path) -> None:
+def test_reaper_knows_a_directory_under_construction(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"

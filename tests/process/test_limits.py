@@ -58,7 +58,7 @@ def test_a_process_above_its_memory_is_killed(run: Ledger) -> None:
         assert process.wait(30) == -signal.SIGKILL
 
 
-def test_a_tenth_of_a_cpu_takes_ten_times_as_long(run: Ledger) -> None:
+def test_tenth_of_a_cpu_takes_ten_times_as_long(run: Ledger) -> None:
     with child(SPINNER) as process, CpuLimit("b1", run=run, share=0.1) as cpu:
         cpu.add(process.pid)
         ask(process)
@@ -69,7 +69,7 @@ def test_a_tenth_of_a_cpu_takes_ten_times_as_long(run: Ledger) -> None:
             cpu.limit(0.0)
 
 
-def test_a_slow_disk_takes_as_long_as_its_rate_says(run: Ledger) -> None:
+def test_slow_disk_takes_the_time_of_its_rate(run: Ledger) -> None:
     volume = Volume.create(run.directory / "b1", run=run, size=32 << 20)
 
     def seconds() -> float:

@@ -93,7 +93,7 @@ def test_a_live_store_is_read_as_live(live: Path, tmp_path: Path) -> None:
     opened.close()
 
 
-def test_a_killed_store_is_no_worse_than_a_tail(live: Path) -> None:
+def test_check_of_a_killed_store_finds_a_tail_at_most(live: Path) -> None:
     opened = open_directory(live)
     writer = opened.lock_holder()
     opened.close()

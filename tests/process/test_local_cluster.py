@@ -36,7 +36,7 @@ async def read_all(cluster: LocalCluster, topic: str) -> list[bytes]:
 
 
 @pytest.mark.slow
-async def test_what_was_sent_survives_the_kill_of_master_and_slave(tmp_path: Path) -> None:
+async def test_acknowledged_messages_survive_kill_of_master_and_slave(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", slaves=1)
     sent: list[bytes] = []
     doubtful: list[bytes] = []
@@ -77,7 +77,7 @@ async def test_what_was_sent_survives_the_kill_of_master_and_slave(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_a_send_whose_broker_goes_is_unknown_or_refused_never_lost(tmp_path: Path) -> None:
+async def test_send_to_a_dying_broker_is_unknown_or_refused(tmp_path: Path) -> None:
     with trio.fail_after(DEADLINE_S):
         async with LocalCluster.create(tmp_path / "c", slaves=0) as cluster:
             await cluster.start()
@@ -127,7 +127,7 @@ async def test_a_member_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     assert str(cluster.member_directory("master") / "log") in message
 
 
-async def test_a_log_that_is_full_is_put_aside_and_the_end_is_still_shown(tmp_path: Path) -> None:
+async def test_full_log_is_rotated_and_its_end_still_shown(tmp_path: Path) -> None:
     with trio.fail_after(DEADLINE_S):
         async with LocalCluster.create(tmp_path / "c", slaves=0) as cluster:
             for name in cluster.names:
@@ -150,7 +150,7 @@ async def test_a_log_that_is_full_is_put_aside_and_the_end_is_still_shown(tmp_pa
             assert logs["master"].with_name("log.2").exists()
 
 
-async def test_a_member_that_hangs_is_killed_in_the_end(tmp_path: Path) -> None:
+async def test_hanging_member_is_killed_at_last(tmp_path: Path) -> None:
     with trio.fail_after(DEADLINE_S):
         async with LocalCluster.create(tmp_path / "c", slaves=0) as cluster:
             await cluster.start()

@@ -126,7 +126,7 @@ async def test_sigterm_stops_cleanly_and_sigkill_loses_nothing(tmp_path: Path) -
         assert (await with_connection(port, send))[0] == "40"
 
 
-async def test_a_second_node_on_the_same_directory_says_so_and_ends(tmp_path: Path) -> None:
+async def test_second_node_on_a_directory_ends_with_a_reason(tmp_path: Path) -> None:
     root, port = tmp_path / "store", free_port()
     with node(root, port):
         await with_connection(port, send)
@@ -159,7 +159,7 @@ async def members(connection: Connection) -> list[str]:
     return ConsumerIdList.decode(answer.body).consumer_id_list
 
 
-async def test_a_member_that_comes_and_goes_leaves_nothing_and_holds_nobody_up(
+async def test_reconnecting_member_leaves_nothing_and_delays_no_other(
     tmp_path: Path,
 ) -> None:
     root, port = tmp_path / "store", free_port()
@@ -182,7 +182,7 @@ async def test_a_member_that_comes_and_goes_leaves_nothing_and_holds_nobody_up(
 
 
 @pytest.mark.parametrize("value", ["", "1", "0"])
-async def test_a_node_says_with_which_body_it_takes_sends(
+async def test_node_logs_which_send_body_it_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     """The native one unless `RB_NATIVE=0`. Twenty sends of one read are plain ones."""

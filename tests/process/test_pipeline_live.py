@@ -94,7 +94,7 @@ def test_a_slave_that_hangs_is_not_missed(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_of_a_master_that_hangs_a_slave_is_read(start: Start) -> None:
+def test_slave_is_read_while_the_master_hangs(start: Start) -> None:
     """Messages are read that every member had that answered when the read was planned."""
     cluster = start(slaves=1)
     send(sink(cluster), 0, 40)
@@ -148,7 +148,7 @@ def test_exactly_once_over_failed_attempts(start: Start) -> None:
     assert not trio.run(marker_of, options, "job", 1)
 
 
-def test_what_is_marked_at_a_broker_that_is_away(
+def test_marked_messages_of_an_unreachable_broker(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is on no route then, and a part of each batch would be missing without a word; so would
@@ -198,7 +198,7 @@ def test_markers_of_many_batches(start: Start) -> None:
     assert numbers(reading(cluster)) == list(range(40))
 
 
-def test_sending_waits_for_a_broker_that_restarts_and_not_for_ever(start: Start) -> None:
+def test_sending_waits_a_limited_time_for_a_restart(start: Start) -> None:
     cluster = start()
     send(sink(cluster), 0, 10)
     elsewhere = sink(cluster, retryTimeoutMs="500")
@@ -372,7 +372,7 @@ def test_a_broker_that_restarts_under_a_stream(start: Start, stream: Stream) -> 
 
 
 @pytest.mark.slow
-def test_damaged_records_are_told_and_left_out_if_asked(start: Start, stream: Stream) -> None:
+def test_damaged_records_are_reported_and_optionally_skipped(start: Start, stream: Stream) -> None:
     """Also one that a stream's mark stands behind, and two in a row."""
     cluster = start()
     send(sink(cluster), 0, 80)
@@ -431,7 +431,7 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) ->
 
 @pytest.mark.parametrize("is_begun", [True, False])
 @pytest.mark.parametrize("loses", ["true", "false"])
-def test_a_batch_tells_that_its_topic_was_made_again_meanwhile(
+def test_batch_reports_that_its_topic_was_recreated(
     start: Start,
     loses: str,
     is_begun: bool,
@@ -478,9 +478,7 @@ def test_a_batch_tells_that_its_topic_was_made_again_meanwhile(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 60, 100])
-def test_a_loose_stream_reads_a_topic_that_is_made_again(
-    start: Start, stream: Stream, count: int
-) -> None:
+def test_loose_stream_reads_a_recreated_topic(start: Start, stream: Stream, count: int) -> None:
     """A reader that allows loss reads all of the new one, and each once, though a batch of the old
     one was under way; so does a checkpoint that has no times yet, and a stream that began at the
     end."""
@@ -508,7 +506,7 @@ def test_a_loose_stream_reads_a_topic_that_is_made_again(
         assert sorted(bodies_read) == list(range(1000, 1000 + count))
 
 
-def test_a_loose_stream_leaves_out_no_broker_that_comes_back(start: Start, stream: Stream) -> None:
+def test_loose_stream_waits_for_a_returning_broker(start: Start, stream: Stream) -> None:
     """It was stopped cleanly, so that no nameserver has it, while a batch was under way."""
     cluster = start()
     send(sink(cluster), 0, 60)

@@ -146,7 +146,7 @@ def test_a_stream_of_a_pattern_finds_new_topics(start: Start) -> None:
 @pytest.mark.parametrize(
     "loss_options", [{"topicsPattern": "T|Gone"}, {"topics": "T,Gone"}], ids=str
 )
-def test_a_stream_goes_on_without_a_topic_that_is_gone(
+def test_stream_continues_without_a_missing_topic(
     start: Start, loss_options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was the only one at its broker, which was taken for another cluster then."""
@@ -218,7 +218,7 @@ def test_queues_are_read_from_and_to_where_the_options_say(start: Start) -> None
     assert last.splits() == []
 
 
-def test_a_stream_starts_at_a_time_or_at_offsets(start: Start) -> None:
+def test_stream_starts_at_a_time_or_offsets(start: Start) -> None:
     cluster = start()
     sent(cluster, "T", 0, 60)
     columns = ["queue_id", "queue_offset", "store_timestamp", "physical_offset"]

@@ -144,7 +144,7 @@ async def test_a_lying_disk_loses_what_it_promised(machine: Machine) -> None:
     assert await bodies(machine) == TEN
 
 
-async def test_a_node_whose_sync_failed_ends_and_keeps_what_was_acknowledged(
+async def test_node_with_a_failed_sync_ends_without_loss(
     machine: Machine,
 ) -> None:
     machine.start()

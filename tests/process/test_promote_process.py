@@ -100,7 +100,7 @@ async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-async def test_a_paused_master_is_fenced_and_everyone_goes_on(tmp_path: Path) -> None:
+async def test_paused_master_is_fenced_and_the_group_continues(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", slaves=2)
     with trio.fail_after(DEADLINE_S):
         async with cluster:
@@ -240,7 +240,7 @@ async def lose_end(cluster: LocalCluster, copy: Path, first: int, end: int) -> i
 
 
 @pytest.mark.slow
-async def test_a_slave_of_another_history_is_not_promoted_without_a_word(tmp_path: Path) -> None:
+async def test_diverged_slave_is_not_promoted_silently(tmp_path: Path) -> None:
     """The master lost its end, and has taken messages since, though not as many."""
     cluster = LocalCluster.create(tmp_path / "c", slaves=1, sync=False)
     with trio.fail_after(DEADLINE_S):
@@ -264,7 +264,7 @@ async def test_a_slave_of_another_history_is_not_promoted_without_a_word(tmp_pat
             assert list(cut.iterdir())
 
 
-async def test_what_a_stopped_slave_has_of_another_history_counts(tmp_path: Path) -> None:
+async def test_diverged_log_of_a_stopped_slave_counts(tmp_path: Path) -> None:
     """The master lost its end and went on with its other slave; then both are down."""
     cluster = LocalCluster.create(tmp_path / "c", slaves=2)
     with trio.fail_after(DEADLINE_S):
@@ -286,7 +286,7 @@ async def test_what_a_stopped_slave_has_of_another_history_counts(tmp_path: Path
             assert await cluster.promote("slave-2") == ["slave-2", "master"]
 
 
-async def test_an_old_end_counts_unless_the_master_of_the_target_left_it_behind(
+async def test_stale_end_counts_unless_the_targets_master_left_it(
     tmp_path: Path,
 ) -> None:
     """Three stopped nodes are compared by their files; letters are messages."""
@@ -303,7 +303,7 @@ async def test_an_old_end_counts_unless_the_master_of_the_target_left_it_behind(
 
 
 @pytest.mark.slow
-async def test_a_master_that_acknowledges_alone_until_it_is_stopped(tmp_path: Path) -> None:
+async def test_master_that_acknowledges_alone_until_stopped(tmp_path: Path) -> None:
     """Messages it took between the first look and its stop are seen by the second look."""
     cluster = LateMessages.create(tmp_path / "c", slaves=1, sync=False)
     with trio.fail_after(DEADLINE_S):

@@ -46,7 +46,7 @@ async def one_way(sender: Stream, receiver: Stream) -> float:
     return trio.current_time() - began
 
 
-async def test_machines_are_told_apart_by_the_address_they_dial_from() -> None:
+async def test_machines_are_identified_by_their_dialing_address() -> None:
     async with proxied() as network, connected(network, "producer-1", "b1") as (client, server):
         looker = real_world("looker").network
         assert looker.peer_address(client) == network.address("b1")
@@ -92,7 +92,7 @@ async def test_who_stops_listening_while_somebody_dials_harms_nobody() -> None:
             await round_trip(client, server)
 
 
-async def test_a_cut_direction_holds_bytes_and_heals_in_order() -> None:
+async def test_cut_direction_holds_bytes_and_heals_in_order() -> None:
     async with proxied() as network, connected(network) as (client, server):
         await network.set_link("b2", "b1", CUT)
         for word in (b"one ", b"two ", b"three"):
@@ -105,7 +105,7 @@ async def test_a_cut_direction_holds_bytes_and_heals_in_order() -> None:
         assert await receive(server, 100) == b"one two three"
 
 
-async def test_a_new_connection_waits_for_the_cut_to_end() -> None:
+async def test_new_connection_waits_for_the_cut_to_end() -> None:
     async with proxied() as network:
         listener = await serve(network, "b1")
         await network.set_link("b1", "b2", CUT)
@@ -127,7 +127,7 @@ async def test_a_new_connection_waits_for_the_cut_to_end() -> None:
             await stream.aclose()
 
 
-async def test_a_server_that_is_gone_refuses_unless_it_cannot_be_known() -> None:
+async def test_missing_server_refuses_unless_unreachable() -> None:
     async with proxied() as network:
         caller = network.world("b2").network
         with pytest.raises(ConnectionRefusedError):
@@ -173,7 +173,7 @@ async def test_a_reset_is_one_at_both_ends() -> None:
                 await end.receive_some(1)
 
 
-async def test_a_rate_holds_for_all_connections_of_a_link() -> None:
+async def test_rate_limits_all_connections_of_a_link() -> None:
     size, rate = 150_000, 1_000_000
     async with proxied() as network:
         took = await seconds_at(network, rate, size)
@@ -216,7 +216,7 @@ async def test_a_sender_into_a_cut_has_to_wait() -> None:
         assert len(await receive(server, sent)) == sent
 
 
-async def test_nobody_hears_of_a_power_cut_until_the_machine_is_back() -> None:
+async def test_power_cut_is_noticed_when_the_machine_returns() -> None:
     async with proxied() as network:
         listener = await serve(network, "b1")
         client = await dial(network, "b2", "b1")
@@ -238,7 +238,7 @@ async def test_nobody_hears_of_a_power_cut_until_the_machine_is_back() -> None:
             await round_trip(client, server)
 
 
-async def test_who_says_nothing_stays_half_open_after_a_power_cut() -> None:
+async def test_silent_peer_stays_half_open_after_a_power_cut() -> None:
     async with proxied() as network, connected(network) as (client, server):
         await network.silence("b2")
         await client.aclose()

@@ -61,7 +61,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 nursery.cancel_scope.cancel()
 
 
-async def test_a_swap_is_made_once_and_of_the_newest_version_only(store: CasStore) -> None:
+async def test_swap_applies_once_and_to_the_newest_version(store: CasStore) -> None:
     name = "a group/with ü%"
     assert await store.read(name) is None
     assert not await store.swap(name, b"x", after=1)
@@ -113,7 +113,7 @@ async def test_who_is_cancelled_leaves_a_whole_store(store: CasStore) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_what_a_register_answers_is_on_record_with_lost_late_and_repeated_requests(
+async def test_answered_changes_are_stored_despite_lost_requests(
     store: CasStore, seed: int
 ) -> None:
     """I2, I10, I20: versions rise by one, epochs are never reused, each has one leader, no request
@@ -174,7 +174,7 @@ class _Overtaken(LossyCas):
         return done
 
 
-async def test_a_change_whose_answer_is_lost_is_not_made_again_on_top_of_another(
+async def test_change_with_a_lost_answer_is_not_repeated(
     store: CasStore,
 ) -> None:
     register = Register(store)
@@ -217,7 +217,7 @@ async def _any_change(register: Register, random: Random, op: str) -> GroupEntry
     return await register.elect("g", alive, op=op)
 
 
-async def test_a_request_that_is_repeated_changes_nothing_and_a_late_one_is_refused(
+async def test_repeated_request_changes_nothing_and_late_one_fails(
     store: CasStore,
 ) -> None:
     register = Register(store)
@@ -247,7 +247,7 @@ async def test_a_request_that_is_repeated_changes_nothing_and_a_late_one_is_refu
     assert [one.op for one in await register.history("g")] == ["a", "b", "c", "f", "j"]
 
 
-async def test_an_entry_that_was_tampered_with_is_refused_with_what_to_do(
+async def test_altered_entry_is_refused_with_advice(
     store: CasStore,
 ) -> None:
     register = Register(store)
@@ -285,7 +285,7 @@ async def test_a_register_whose_file_is_gone_says_so(tmp_path: Path) -> None:
     await store.aclose()
 
 
-async def test_a_second_controller_waits_for_the_first_and_supersedes_it(tmp_path: Path) -> None:
+async def test_second_controller_waits_then_supersedes_the_first(tmp_path: Path) -> None:
     path = str(tmp_path / "register.db")
     first = await open_sqlite(real_world("one"), path)
     with pytest.raises(CasSuperseded, match="in use by another process"):
@@ -320,7 +320,7 @@ trio.run(main)
 """
 
 
-async def test_one_that_is_killed_between_commit_and_answer_has_done_it_once(
+async def test_kill_between_commit_and_answer_applies_once(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "register.db")
@@ -333,7 +333,7 @@ async def test_one_that_is_killed_between_commit_and_answer_has_done_it_once(
     await store.aclose()
 
 
-async def test_a_file_that_goes_while_it_is_open_is_told_and_changes_nothing_more(
+async def test_deleted_file_is_reported_and_changes_stop(
     tmp_path: Path,
 ) -> None:
     for replaced in (False, True):
@@ -349,7 +349,7 @@ async def test_a_file_that_goes_while_it_is_open_is_told_and_changes_nothing_mor
         await store.aclose()
 
 
-async def test_a_full_disk_is_waited_for_and_what_was_answered_stays(tmp_path: Path) -> None:
+async def test_full_disk_delays_and_answered_changes_stay(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
@@ -383,7 +383,7 @@ async def test_a_full_disk_is_waited_for_and_what_was_answered_stays(tmp_path: P
         await trio.run_process(["umount", str(disk)])
 
 
-async def test_a_file_that_is_damaged_or_another_program_s_is_refused(tmp_path: Path) -> None:
+async def test_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "register.db"
     store = await open_sqlite(real_world("one"), str(path))
     for version in range(200):
@@ -416,7 +416,7 @@ async def test_a_file_that_is_damaged_or_another_program_s_is_refused(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_of_two_controllers_at_one_etcd_only_the_active_one_changes_anything(
+async def test_only_the_active_controller_of_two_changes_etcd(
     tmp_path: Path,
 ) -> None:
     """The one that stops to renew is fenced by the store, though it believes to be active."""
@@ -450,7 +450,7 @@ async def test_of_two_controllers_at_one_etcd_only_the_active_one_changes_anythi
 
 
 @pytest.mark.slow
-async def test_an_etcd_that_is_gone_ends_the_claim_and_one_that_comes_back_gives_another(
+async def test_lost_etcd_ends_the_claim_and_a_new_one_follows(
     tmp_path: Path,
 ) -> None:
     with etcd(tmp_path) as server, trio.fail_after(HANG_S):

@@ -61,14 +61,14 @@ class LateHost(ProcessHost):
 
 
 @pytest.mark.slow
-def test_a_crash_point_may_strike_as_it_is_withdrawn(tmp_path: Path) -> None:
+def test_crash_point_may_strike_while_withdrawn(tmp_path: Path) -> None:
     record = run_in_processes(LONE, tmp_path, net="plain", host=LateHost())
     ends = [event for event in read_history(tmp_path / HISTORY_FILE).events if event.kind == "exit"]
     assert [event.fields["cause"] for event in ends] == ["kill", "stop"]
     assert (record.crashes, record.stalls) == ([], [])
 
 
-async def test_a_kill_without_a_crash_point_is_an_end_by_itself(tmp_path: Path) -> None:
+async def test_kill_without_a_crash_point_is_unexplained(tmp_path: Path) -> None:
     (tmp_path / "b1").mkdir()
     machines = {"b1": Machine(tmp_path / "b1", "b1")}
     with set_up(PlainNetwork(Machines(["b1"], ["ns1"])), machines, tmp_path / "run") as setup:

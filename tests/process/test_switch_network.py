@@ -104,7 +104,7 @@ async def test_a_delay_lies_on_its_direction_only() -> None:
         await shortest(client, server, below=0.02)
 
 
-async def test_a_cut_direction_holds_bytes_and_heals_in_order() -> None:
+async def test_cut_direction_holds_bytes_and_heals_in_order() -> None:
     async with switched() as network, connected(network) as (client, server):
         await round_trip(client, server)
         await network.set_link("b2", "b1", CUT)
@@ -210,7 +210,7 @@ async def test_a_rate_holds() -> None:
             assert took >= size / rate * 0.95
 
 
-async def test_nobody_hears_of_a_power_cut_until_the_machine_is_back() -> None:
+async def test_power_cut_is_noticed_when_the_machine_returns() -> None:
     async with switched() as network:
         listener = await serve(network, "b1")
         client = await dial(network, "b2", "b1")
@@ -255,7 +255,7 @@ async def test_an_order_that_makes_no_sense_is_refused() -> None:
             await network.switch.counters()
 
 
-async def test_a_program_runs_on_its_machine_and_dies_with_us() -> None:
+async def test_program_runs_on_its_machine_and_dies_with_us() -> None:
     async with switched() as network:
         command = network.command("b1", ["readlink", "/proc/self/ns/net"])
         completed = await trio.run_process(command, capture_stdout=True)

@@ -46,7 +46,7 @@ def test_the_self_test_passes(volume: Volume) -> None:
 
 
 @pytest.mark.ci
-def test_a_cut_keeps_what_was_synced_and_loses_the_rest(volume: Volume) -> None:
+def test_cut_keeps_synced_data_and_loses_the_rest(volume: Volume) -> None:
     write(volume.path / "log", b"s" * 8192, sync=True)
     with (volume.path / "log").open("r+b") as file:
         file.seek(4096)
@@ -61,7 +61,7 @@ def test_a_cut_keeps_what_was_synced_and_loses_the_rest(volume: Volume) -> None:
     assert not (volume.path / "never").exists()
 
 
-def test_a_process_that_is_killed_after_the_cut_saves_nothing(volume: Volume) -> None:
+def test_process_killed_after_the_cut_saves_nothing(volume: Volume) -> None:
     code = (
         "import os, sys\n"
         "f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
@@ -84,7 +84,7 @@ def test_a_process_that_is_killed_after_the_cut_saves_nothing(volume: Volume) ->
     print(f"kill, cut and remount: {1000 * seconds:.1f} ms")
 
 
-def test_remount_names_what_to_do_when_somebody_holds_on(volume: Volume) -> None:
+def test_remount_names_the_process_that_blocks_it(volume: Volume) -> None:
     with (volume.path / "held").open("wb"):
         volume.power_cut()
         with pytest.raises(HostError, match="end the processes that use it"):
@@ -122,7 +122,7 @@ def test_destroy_leaves_no_mount_no_device_no_image(run: Ledger) -> None:
         volume.power_cut()
 
 
-def test_a_disk_that_was_mounted_read_only_says_so(volume: Volume) -> None:
+def test_read_only_remount_is_reported(volume: Volume) -> None:
     """The kernel remounts it so after errors."""
     disk = real_world("look").disk
     assert not disk.usage(str(volume.path)).read_only

@@ -251,7 +251,7 @@ def test_members_do_what_no_client_does(moves: list[tuple[str, tuple[Any, ...]]]
     check(node_run(scenario))
 
 
-def test_a_client_that_comes_and_goes_a_hundred_times_leaves_nothing_behind() -> None:
+def test_reconnecting_client_leaves_nothing() -> None:
     async def scenario(session: Session) -> None:
         await session.heartbeat("stays")
         for number in range(100):

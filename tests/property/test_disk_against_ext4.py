@@ -105,7 +105,7 @@ def check(volume: Volume, base: Path, sequences: list[list[Call]], seed: int) ->
 
 
 @pytest.mark.ci
-def test_what_ext4_leaves_after_a_cut_is_what_the_model_allows(volume: Volume) -> None:
+def test_ext4_outcomes_are_allowed_by_the_model(volume: Volume) -> None:
     counts = Counter[str]()
 
     @settings(max_examples=BATCHES, deadline=None, suppress_health_check=list(HealthCheck))

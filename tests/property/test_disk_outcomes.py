@@ -77,7 +77,7 @@ def cut(inode: Inode) -> set[int]:
     return lengths
 
 
-def test_a_length_that_was_set_between_two_writes_may_come_back() -> None:
+def test_length_between_two_writes_may_come_back() -> None:
     inode = Inode()
     inode.truncate(1)
     inode.write(0, b"x" * 300)
@@ -104,7 +104,7 @@ def test_zeros_between_two_writes_may_come_back() -> None:
     assert {b"old", b"new", b"\0\0\0", b""} == contents
 
 
-def test_a_reservation_below_the_end_may_be_all_that_is_left() -> None:
+def test_reservation_below_the_end_may_remain_alone() -> None:
     inode = Inode()
     inode.write(0, b"x" * 300)
     inode.allocate(1)

@@ -69,7 +69,7 @@ def outcome(pieces: list[bytes]) -> tuple[list[Command], str | None]:
 
 
 @given(st.lists(commands, max_size=3), st.integers(0, 10_000), st.integers(0, 255), st.binary())
-def test_damage_is_one_error_or_none_however_it_arrives(
+def test_damage_gives_the_same_error_however_split(
     sent: list[Command], position: int, value: int, tail: bytes
 ) -> None:
     stream = bytearray(b"".join(encode(command) for command in sent) + tail)

@@ -89,14 +89,14 @@ def test_frames_are_read_as_they_were_written_however_they_are_cut(
 
 
 @given(st.binary(max_size=200))
-def test_other_bytes_are_an_error_or_wait_for_more(data: bytes) -> None:
+def test_random_bytes_fail_or_wait_for_more(data: bytes) -> None:
     for begin in (b"", encode(1, Fenced(2))[:HEAD_SIZE], encode(1, Beat(1, 2))[:6]):
         with suppress(RemoteProtocolError):
             assert all(isinstance(one, Frame) for one in NativeReader().feed(begin + data))
 
 
 @given(contents, st.data())
-def test_a_changed_byte_is_an_error_another_frame_or_waits_for_more(
+def test_flipped_byte_fails_changes_the_frame_or_waits(
     content: Content, data: st.DataObject
 ) -> None:
     whole = bytearray(encode(7, content))
@@ -121,15 +121,13 @@ def test_a_changed_byte_is_an_error_another_frame_or_waits_for_more(
         (8, 1, "kind 8, which nobody knows"),
     ],
 )
-def test_a_size_is_refused_before_anything_of_it_has_come(
-    kind: int, size: int, pattern: str
-) -> None:
+def test_bad_size_is_refused_before_the_body_arrives(kind: int, size: int, pattern: str) -> None:
     head = struct.pack(">4sBBHIIQ", b"RBHA", 1, kind, 0, 1, size, 0)
     with pytest.raises(RemoteProtocolError, match=pattern):
         NativeReader().feed(head)
 
 
-def test_a_body_is_held_to_its_crc_where_it_has_one() -> None:
+def test_body_must_match_its_crc() -> None:
     good = encode(1, Data(5, 0, b"body"))
     with pytest.raises(RemoteProtocolError, match="does not match its CRC"):
         NativeReader().feed(good[:-1] + b"x")
@@ -141,7 +139,7 @@ def test_a_body_is_held_to_its_crc_where_it_has_one() -> None:
         NativeReader().feed(longer)
 
 
-def test_a_name_or_number_out_of_bounds_is_refused() -> None:
+def test_out_of_bounds_name_or_number_is_refused() -> None:
     for content in (Fenced(1 << 63), Reject(why="x" * 256), Ack(1 << 63, 0, 0), Ack(0, 1 << 63, 0)):
         with pytest.raises(RemoteProtocolError, match="not a "):
             NativeReader().feed(encode(1, content))

@@ -135,7 +135,7 @@ def test_numbers_up_to_their_ends(module: ModuleType) -> None:
     assert pair.check(read, len(read) + 100) == len(read) + 100
 
 
-def test_what_a_form_or_cache_raises_is_raised_or_leaves_the_frame(module: ModuleType) -> None:
+def test_errors_of_forms_and_caches_propagate_or_skip_the_frame(module: ModuleType) -> None:
     """Python does the same: an unreadable frame is left, anything else is a programming error."""
     read = send(fields_of("T", 1, "UNIQ_KEY\x01A"), b"x", Encoding.MSGPACK, 9, 0)
     for caught in (KeyError, IndexError, ValueError, TypeError, UnicodeError):

@@ -268,7 +268,7 @@ def check(
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(streams, st.sampled_from([1 << 20, 1 << 20, 700, 97]))
-def test_frames_of_one_read_and_one_by_one_are_the_same(frames: list[bytes], cut: int) -> None:
+def test_frames_in_one_read_equal_single_frames(frames: list[bytes], cut: int) -> None:
     check(frames, cut)
 
 
@@ -299,7 +299,7 @@ def test_a_write_that_fails_refuses_the_same(frames: list[bytes], times: int) ->
     check(frames, 1 << 20, fault=fault)
 
 
-def test_a_run_that_was_not_written_gives_its_offsets_back() -> None:
+def test_failed_run_returns_its_offsets() -> None:
     """Each message is refused, but a one-way one; the next has the first's queue offset."""
     frames = [
         frame(310, {**send_fields("T", 1), "i": "UNIQ_KEY\x01K\x02"}, b"x", kind, opaque, flag)
@@ -449,7 +449,7 @@ def test_json_headers_are_cut_where_java_and_go_have_their_opaque() -> None:
     ) == [3, 0, 0, 0, 0, 3, 0, 0, 0, 0]
 
 
-def test_the_largest_body_is_taken_and_the_next_one_refused() -> None:
+def test_largest_body_is_accepted_and_the_next_refused() -> None:
     fields = {**send_fields(), "i": KEY}
     frames = [frame(310, fields, b"x" * size, Encoding.JSON, size, 0) for size in (600, 601, 600)]
     received, counts = check(frames, 1 << 20, "maxMessageSize=600")
@@ -469,7 +469,7 @@ def test_records_up_to_the_very_end_of_a_segment() -> None:
     check(frames, 1 << 20, "mappedFileSizeCommitLog=4096", "maxMessageSize=1000")
 
 
-def test_a_binary_header_of_another_length_than_it_says_is_left() -> None:
+def test_binary_header_with_a_wrong_length_is_left() -> None:
     data = frame(310, {**send_fields(), "i": KEY}, b"x", Encoding.ROCKETMQ, 9, 0)
 
     def shorter(header: bytes) -> bytes:
@@ -481,7 +481,7 @@ def test_a_binary_header_of_another_length_than_it_says_is_left() -> None:
         check([data, odd_frame, data], 1 << 20)
 
 
-def test_a_filler_has_its_room_behind_the_last_record_of_a_segment() -> None:
+def test_filler_has_room_after_the_last_record() -> None:
     fields = {**send_fields(), "i": KEY}
 
     async def scenario(session: Session) -> list[bool]:

@@ -41,7 +41,7 @@ async def read(reader: Consumer, count: int) -> list[int]:
     return sorted(numbers)
 
 
-def test_each_member_reads_all_and_goes_on_where_its_file_says() -> None:
+def test_member_reads_all_and_resumes_from_its_file() -> None:
     async def main(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=4)
@@ -97,7 +97,7 @@ def test_many_queues_cost_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     run_cluster(main)
 
 
-def test_a_file_that_cannot_be_written_is_told_and_written_later() -> None:
+def test_unwritable_file_is_reported_and_written_later() -> None:
     async def main(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=8)
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_written_is_told_and_written_later() -> None:
     run_cluster(main)
 
 
-def test_a_file_is_one_consumers_and_damage_is_told() -> None:
+def test_file_belongs_to_one_consumer_and_damage_is_reported() -> None:
     async def main(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=1)
@@ -142,7 +142,7 @@ def test_a_file_is_one_consumers_and_damage_is_told() -> None:
     run_cluster(main)
 
 
-def test_a_consumer_that_is_closed_says_so_and_leaves_its_file_alone() -> None:
+def test_closed_consumer_refuses_and_leaves_its_file() -> None:
     async def main(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=1)
@@ -171,7 +171,7 @@ def test_a_consumer_that_is_closed_says_so_and_leaves_its_file_alone() -> None:
     run_cluster(main)
 
 
-def test_what_a_function_cannot_handle_is_passed_over_in_the_end() -> None:
+def test_unhandled_message_is_skipped_at_last() -> None:
     async def main(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=1)

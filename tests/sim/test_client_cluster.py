@@ -67,7 +67,7 @@ def test_what_is_sent_is_read_and_committed() -> None:
         cluster.run(main)
 
 
-def test_a_new_topic_is_made_by_the_first_message() -> None:
+def test_first_message_creates_a_new_topic() -> None:
     async def main(world: World) -> None:
         async with producer(world) as sender, consumer(world) as reader:
             first = await sender.send(Message("New", b"1", tag="A"))
@@ -96,7 +96,7 @@ def test_a_new_topic_is_made_by_the_first_message() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_master_killed_while_sending_loses_nothing_that_was_sent(seed: int) -> None:
+def test_killed_master_loses_no_acknowledged_message(seed: int) -> None:
     outcomes: list[tuple[bytes, Outcome]] = []
     stopping: list[bool] = []
 
@@ -139,7 +139,7 @@ def test_a_master_killed_while_sending_loses_nothing_that_was_sent(seed: int) ->
             assert count == 0
 
 
-def test_a_slave_serves_reads_while_its_master_is_away() -> None:
+def test_slave_serves_reads_while_its_master_is_down() -> None:
     async def send(world: World) -> None:
         async with producer(world) as sender:
             for number in range(8):
@@ -169,7 +169,7 @@ def test_a_slave_serves_reads_while_its_master_is_away() -> None:
         assert set(cluster.run(read)) == {1}
 
 
-def test_a_consumer_reads_on_through_the_death_of_brokers_and_nameservers() -> None:
+def test_consumer_reads_on_through_broker_and_nameserver_deaths() -> None:
     sent: list[bytes] = []
     received: list[bytes] = []
 
@@ -211,7 +211,7 @@ def test_a_consumer_reads_on_through_the_death_of_brokers_and_nameservers() -> N
     assert len(sent) == 60
 
 
-def test_a_broker_that_no_nameserver_knew_is_read_soon_after_it_came_back() -> None:
+def test_unregistered_broker_is_read_soon_after_its_return() -> None:
     received: list[bytes] = []
 
     async def make(world: World) -> None:
@@ -314,7 +314,7 @@ def test_no_send_waits_for_a_nameserver_while_brokers_are_where_they_were() -> N
         assert cluster.run(main) == [Sent] * 80
 
 
-def test_one_way_sends_wait_for_a_broker_that_takes_nothing() -> None:
+def test_one_way_sends_wait_for_a_stalled_broker() -> None:
     """The program stays alive meanwhile, and what waits has a limit."""
 
     async def main(world: World) -> tuple[int, int]:
@@ -352,7 +352,7 @@ def test_one_way_sends_wait_for_a_broker_that_takes_nothing() -> None:
         assert ticks_after_100 > 90
 
 
-def test_a_group_that_begins_at_the_end_still_does_when_the_broker_was_killed() -> None:
+def test_group_starting_at_the_end_survives_a_kill() -> None:
     """Positions are saved every 5 s; where a group begins would be another place then."""
 
     async def begin(world: World) -> None:
@@ -410,7 +410,7 @@ def test_topics_are_made_changed_and_deleted() -> None:
         cluster.run(main)
 
 
-def test_positions_in_a_deleted_topic_do_not_come_back_with_a_kill() -> None:
+def test_deleted_positions_stay_deleted_after_a_kill() -> None:
     """Otherwise the group would skip messages sent after the topic is recreated."""
     positions: list[int | None] = []
 

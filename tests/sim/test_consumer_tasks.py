@@ -163,7 +163,7 @@ def test_a_listener_that_is_cancelled_leaves_its_messages(ordered: bool) -> None
     run_cluster(main)
 
 
-def test_what_is_given_back_waits_while_its_queue_is_paused() -> None:
+def test_returned_message_waits_while_its_queue_is_paused() -> None:
     async def main(world: World) -> None:
         await send(world, 3)
         async with consumer(world) as reader:
@@ -251,7 +251,7 @@ def test_many_tasks_that_live_are_remembered() -> None:
     run_cluster(main)
 
 
-def test_a_broker_that_hangs_does_not_hold_up_commits_at_another() -> None:
+def test_hanging_broker_does_not_delay_commits_elsewhere() -> None:
     async def main(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:
             await admin.create_topic("T", queues=8)
@@ -280,7 +280,7 @@ def test_a_broker_that_hangs_does_not_hold_up_commits_at_another() -> None:
     run_cluster(main, "a-0", "b-0")
 
 
-def test_a_commit_is_tried_again_on_a_connection_of_its_own() -> None:
+def test_commit_is_retried_on_its_own_connection() -> None:
     """The first one after a restart found the old connection broken."""
 
     async def main(world: World) -> None:
@@ -296,7 +296,7 @@ def test_a_commit_is_tried_again_on_a_connection_of_its_own() -> None:
     run_cluster(main)
 
 
-def test_a_message_that_somebody_else_finished_lets_an_ordered_queue_go_on() -> None:
+def test_finish_by_another_task_advances_an_ordered_queue() -> None:
     async def main(world: World) -> None:
         await send(world, 3)
         async with consumer(world, ordered=True) as reader:
@@ -319,7 +319,7 @@ def test_a_message_that_somebody_else_finished_lets_an_ordered_queue_go_on() -> 
     run_cluster(main)
 
 
-def test_calls_that_one_task_makes_at_once_each_have_their_messages() -> None:
+def test_concurrent_calls_of_one_task_get_separate_messages() -> None:
     """asyncio's `gather(consumer.poll(), consumer.poll())` makes two at once."""
 
     async def main(world: World) -> None:
@@ -351,7 +351,7 @@ def test_calls_that_one_task_makes_at_once_each_have_their_messages() -> None:
     run_cluster(main)
 
 
-def test_a_move_while_an_answer_arrives_makes_it_worthless() -> None:
+def test_seek_discards_an_arriving_answer() -> None:
     """An answer that has arrived cannot be cancelled; it was taken for the new place's (seed
     859221).
     """
@@ -392,7 +392,7 @@ def test_a_poll_without_time_returns_what_is_here() -> None:
     run_cluster(main)
 
 
-def test_what_no_offset_can_be_is_refused_at_once() -> None:
+def test_invalid_offset_is_refused_at_once() -> None:
     async def main(world: World) -> None:
         await send(world, 1)
         async with consumer(world) as reader:
@@ -443,7 +443,7 @@ def test_time_counts_from_when_the_function_begins(stops: bool) -> None:
     run_cluster(main)
 
 
-def test_a_listener_that_stops_gives_back_what_it_can_neither_handle_nor_put_back() -> None:
+def test_stopping_listener_returns_unhandled_messages() -> None:
     """It tried again for ever, while the broker was away."""
 
     async def main(world: World) -> None:

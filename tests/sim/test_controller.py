@@ -184,7 +184,7 @@ def cluster(seed: int = 1, **shape: int) -> Iterator[Cluster]:
         replicas.check()
 
 
-def test_a_new_group_has_a_leader_at_once_and_all_its_replicas_soon() -> None:
+def test_new_group_gets_a_leader_and_all_replicas() -> None:
     with cluster() as replicas:
         assert replicas.wait(lambda: bool(replicas.leader())) < 1.0
         replicas.settle()
@@ -194,7 +194,7 @@ def test_a_new_group_has_a_leader_at_once_and_all_its_replicas_soon() -> None:
 
 
 @pytest.mark.parametrize("fault", ["kill", "power_cut", "pause", "cut", "cut and reset"])
-def test_a_leader_that_is_gone_has_a_successor_within_a_lease(fault: str) -> None:
+def test_lost_leader_is_replaced_within_a_lease(fault: str) -> None:
     with cluster() as replicas:
         leader = replicas.settle()
         replicas.simulation.run(1)  # a controller that has just begun waits to hear all
@@ -224,7 +224,7 @@ def test_a_leader_that_is_gone_has_a_successor_within_a_lease(fault: str) -> Non
         assert replicas.entry.epoch == 2, "who comes back takes nothing from anybody"
 
 
-def test_a_leader_whose_connection_is_reset_is_asked_before_it_is_taken_for_dead() -> None:
+def test_leader_with_a_reset_connection_is_asked_first() -> None:
     with cluster() as replicas:
         leader = replicas.settle()
         for _ in range(5):
@@ -246,7 +246,7 @@ def test_the_longest_log_of_those_in_sync_is_preferred() -> None:
         assert replicas.leader() == followers[1]
 
 
-def test_nobody_is_elected_who_may_have_lost_something_until_an_operator_says_so() -> None:
+def test_incomplete_replica_needs_an_operator_to_be_elected() -> None:
     with cluster() as replicas:
         leader = replicas.settle()
         followers = [name for name in replicas.names if name != leader]
@@ -261,7 +261,7 @@ def test_nobody_is_elected_who_may_have_lost_something_until_an_operator_says_so
         assert (replicas.entry.in_sync, replicas.entry.eligible) == ({}, {})
 
 
-def test_a_leader_hands_over_without_waiting_for_any_lease_and_who_stops_leaves() -> None:
+def test_leader_hands_over_at_once_and_a_stopping_one_leaves() -> None:
     with cluster() as replicas:
         leader = replicas.settle()
         to = next(name for name in replicas.names if name != leader)
@@ -298,7 +298,7 @@ def test_a_leader_hands_over_without_waiting_for_any_lease_and_who_stops_leaves(
         assert replicas.entry.epoch == 2
 
 
-def test_a_copy_of_a_directory_and_an_old_life_are_expelled_with_the_reason() -> None:
+def test_copied_directory_and_old_incarnation_are_expelled() -> None:
     with cluster() as replicas:
         leader = replicas.settle()
         follower = next(name for name in replicas.names if name != leader)
@@ -337,7 +337,7 @@ def test_a_copy_of_a_directory_and_an_old_life_are_expelled_with_the_reason() ->
         assert "is known already" in process.end_reason
 
 
-def test_the_second_controller_takes_over_and_takes_the_lead_from_nobody() -> None:
+def test_second_controller_takes_over_and_keeps_the_leader() -> None:
     with cluster(controllers=2) as replicas:
         leader = replicas.settle()
         active = replicas.shelf.holder.split()[0]
@@ -353,7 +353,7 @@ def test_the_second_controller_takes_over_and_takes_the_lead_from_nobody() -> No
         replicas.settle()
 
 
-def test_a_controller_that_was_superseded_changes_nothing_and_says_so() -> None:
+def test_superseded_controller_changes_nothing() -> None:
     """It is stopped for longer than its claim, and believes to be active when it continues."""
     with cluster(controllers=2) as replicas:
         leader = replicas.settle()
@@ -370,7 +370,7 @@ def test_a_controller_that_was_superseded_changes_nothing_and_says_so() -> None:
         assert replicas.entry.version >= versions
 
 
-def test_a_register_that_is_silent_for_a_while_delays_an_election_and_spoils_none() -> None:
+def test_silent_register_only_delays_an_election() -> None:
     with cluster() as replicas:
         leader = replicas.settle()
         replicas.shelf.silent = True

@@ -16,7 +16,7 @@ async def fill(store: MessageStore, first: int) -> None:
     await settle(store)
 
 
-def test_the_index_time_falls_with_the_files_that_were_cut_off() -> None:
+def test_index_time_falls_with_the_removed_files() -> None:
     async def work(store: MessageStore) -> tuple[int, int, int]:
         witnesses = store._parts.witnesses
         await fill(store, 0)

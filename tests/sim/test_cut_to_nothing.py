@@ -60,7 +60,7 @@ def next_number(image: DiskImage) -> int:
     return number
 
 
-def test_records_that_say_a_lower_and_a_higher_queue_offset() -> None:
+def test_records_with_lower_and_higher_queue_offsets() -> None:
     """Behind a file that is empty there is no unit to compare them with: dispatch ended there."""
 
     async def work(store: MessageStore) -> tuple[list[str], int]:

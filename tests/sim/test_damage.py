@@ -107,7 +107,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_log_that_lost_what_was_on_disk_is_not_served(stop: str, damage: Change) -> None:
+def test_log_without_its_flushed_end_is_not_served(stop: str, damage: Change) -> None:
     image = edited(session(STOPS[stop]).image, damage)
     for boots in (1, 2):
         with pytest.raises((DamagedLog, BadStoreDirectory), match="Nothing was changed") as caught:
@@ -133,7 +133,7 @@ def test_it_is_not_forgotten_because_something_else_is_gone_too(damage: Change, 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(16)])
 @pytest.mark.parametrize("damage", [newest_segment_deleted, tail_zeroed, newest_from_an_old_copy])
-def test_a_lost_flushed_offset_is_told_and_the_queues_tell_of_the_end(
+def test_lost_flushed_offset_is_reported_with_the_queues_end(
     damage: Change, content: bytes | None
 ) -> None:
     path = f"{ROOT}/rocketbed.flushed"
@@ -172,7 +172,7 @@ def test_a_lost_flushed_offset_is_told_and_the_queues_tell_of_the_end(
 
 
 @pytest.mark.parametrize("damage", [newest_segment_deleted, tail_zeroed, newest_from_an_old_copy])
-def test_without_any_mark_the_queues_tell_of_an_end_that_is_gone(damage: Change) -> None:
+def test_queues_reveal_a_lost_end_without_a_mark(damage: Change) -> None:
     """For example a directory of RocketMQ that lost its newest segment before our first start."""
 
     def change(disk: SimDisk) -> None:
@@ -206,7 +206,7 @@ def small_files_of_the_clean_stop_before() -> tuple[DiskImage, Change]:
     return session(fill_and_close, image=first).image, bring_back
 
 
-def test_an_old_mark_beside_a_longer_log_is_another_hand() -> None:
+def test_old_mark_with_a_longer_log_means_another_broker() -> None:
     """Nothing may stand behind the mark of a clean stop."""
 
     async def look(store: MessageStore) -> tuple[list[int], list[int], str]:
@@ -223,7 +223,7 @@ def test_an_old_mark_beside_a_longer_log_is_another_hand() -> None:
 
 
 @pytest.mark.parametrize("count", range(8, 14))
-def test_an_old_mark_at_any_place_of_a_segment_is_noticed(count: int) -> None:
+def test_old_mark_is_noticed_anywhere_in_a_segment(count: int) -> None:
     """Also before the filler at its end."""
 
     async def put_some(store: MessageStore) -> None:
@@ -265,9 +265,7 @@ def mark_rotten(disk: SimDisk) -> None:
 
 @pytest.mark.parametrize("trace", ["consumequeue/T/", "index/"])
 @pytest.mark.parametrize("damage", [mark_gone, mark_rotten])
-def test_our_own_directory_is_not_taken_for_one_that_rocketmq_closed(
-    damage: Change, trace: str
-) -> None:
+def test_our_directory_is_not_taken_for_rocketmqs(damage: Change, trace: str) -> None:
     """The longest queue reaches the end of the log; another one, or the index, is gone."""
 
     async def fill_two(store: MessageStore) -> None:
@@ -310,7 +308,7 @@ def all_behind_the_first_stop_zeroed(disk: SimDisk) -> None:
 @pytest.mark.parametrize(
     "damage", [newest_segment_deleted, two_segments_deleted, all_behind_the_first_stop_zeroed]
 )
-def test_an_old_mark_does_not_hide_an_end_that_is_gone(damage: Change) -> None:
+def test_old_mark_does_not_hide_a_lost_end(damage: Change) -> None:
     async def look(store: MessageStore) -> tuple[int, list[str]]:
         return len(await numbers(store)), store.recovery.findings
 
@@ -351,9 +349,7 @@ def test_derived_files_alone_are_built_again(stop: str, trace: str) -> None:
 @pytest.mark.parametrize(
     "damage", [newest_segment_deleted, tail_zeroed, bit_of_the_last_body, newest_segment_short]
 )
-def test_an_operator_may_end_the_log_there_and_it_is_never_forgotten(
-    stop: str, damage: Change
-) -> None:
+def test_operator_cut_ends_the_log_and_stays_on_record(stop: str, damage: Change) -> None:
     whole = session(STOPS[stop]).image
     image = edited(whole, damage)
     with pytest.raises((DamagedLog, BadStoreDirectory)) as caught:
@@ -381,7 +377,7 @@ def test_an_operator_may_end_the_log_there_and_it_is_never_forgotten(
     assert (bodies_again, still) == ([*bodies_read, len(bodies_read)], cut_text)
 
 
-def test_an_order_that_is_left_in_the_configuration_is_said() -> None:
+def test_order_left_in_the_configuration_is_reported() -> None:
     async def look(store: MessageStore) -> list[str]:
         return store.recovery.findings
 
@@ -390,7 +386,7 @@ def test_an_order_that_is_left_in_the_configuration_is_said() -> None:
     assert "rbFillHole=4096 is set: take it out" in finding
 
 
-def test_an_order_that_is_carried_out_twice_is_remembered_twice() -> None:
+def test_order_executed_twice_is_recorded_twice() -> None:
     async def look(store: MessageStore) -> list[str]:
         put(store, body=b"again".ljust(300))
         await store.flushed.wait_above(store.max_offset - 1)
@@ -408,7 +404,7 @@ def test_an_order_that_is_carried_out_twice_is_remembered_twice() -> None:
         image = run.image
 
 
-def test_index_files_of_other_settings_are_built_again_in_a_foreign_directory() -> None:
+def test_foreign_index_files_are_rebuilt_in_our_size() -> None:
     def no_mark(disk: SimDisk) -> None:
         disk.remove_name(f"{ROOT}/rocketbed.ckpt")
 
@@ -464,7 +460,7 @@ def size_bit(number: int, bit: int) -> Change:
 
 
 @pytest.mark.parametrize("bit", [4, 12, 16, 20, 22, 23, 31])
-def test_a_wrong_size_ends_no_start_in_a_loop(bit: int) -> None:
+def test_wrong_size_ends_no_start_in_a_loop(bit: int) -> None:
     config = settings(segment_size=BIG)
     image = edited(session(fill_big, config=config).image, size_bit(20, bit))
     with pytest.raises(DamagedLog, match="19 good records"):
@@ -475,7 +471,7 @@ def test_a_wrong_size_ends_no_start_in_a_loop(bit: int) -> None:
 
 
 @pytest.mark.parametrize("bit", [4, 12, 20, 23])
-def test_the_scrub_reports_a_wrong_size_and_goes_on(bit: int) -> None:
+def test_scrub_reports_a_wrong_size_and_continues(bit: int) -> None:
     config = settings(segment_size=BIG, scrub_rate=1 << 30)
 
     async def write(store: MessageStore) -> None:
@@ -519,7 +515,7 @@ def test_records_larger_than_the_setting_allows_now_are_read() -> None:
     assert session(from_a_master, config=follower).value == [0, 1, 2]
 
 
-def test_a_torn_body_full_of_magic_numbers_does_not_hold_up_a_start() -> None:
+def test_torn_body_of_magic_numbers_does_not_delay_a_start() -> None:
     """The producer chooses the body; a read for each place in it took over a minute."""
     config = settings(segment_size=BIG)
 
@@ -537,7 +533,7 @@ def test_a_torn_body_full_of_magic_numbers_does_not_hold_up_a_start() -> None:
     assert session(numbers, config=config, image=image, boots=2).value == [0]
 
 
-def test_a_serving_node_refuses_what_is_damaged_and_serves_the_rest() -> None:
+def test_node_refuses_damage_and_serves_the_rest() -> None:
     image = session(fill_and_close).image
     path = segments_of(image)[0]
     data, at = image.contents(path), 0
@@ -561,7 +557,7 @@ def test_a_serving_node_refuses_what_is_damaged_and_serves_the_rest() -> None:
     assert session(look, config=config, image=bad).value == (5, 5, COUNT, 1, COUNT)
 
 
-def test_a_segment_that_came_to_another_ones_place_is_not_served() -> None:
+def test_misplaced_segment_is_not_served() -> None:
     """Nor before the scrub has come there: no checksum of a client would tell."""
     image = session(fill_and_close).image
     first, second = segments_of(image)[:2]
@@ -601,7 +597,7 @@ def test_a_unit_that_names_no_record_is_refused() -> None:
 GAP = 299_990
 
 
-def test_a_queue_that_begins_with_a_gap_costs_a_start_nothing(
+def test_queue_with_an_initial_gap_does_not_delay_a_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = settings(queue_segment_size=6_000_000)
@@ -644,7 +640,7 @@ def test_a_queue_that_begins_with_a_gap_costs_a_start_nothing(
 
 @pytest.mark.parametrize("torn", [b"", b"half a record"])
 @pytest.mark.parametrize("stop", ["clean", "kill"])
-def test_a_start_reads_the_empty_rest_of_the_log_once(
+def test_start_reads_the_empty_end_of_the_log_once(
     monkeypatch: pytest.MonkeyPatch, stop: str, torn: bytes
 ) -> None:
     """It has a gigabyte by default, and is searched for good records and for what is to be cut."""
@@ -682,7 +678,7 @@ TOPICS = [b"../../../evil", b"a/b", b"a\0b", b"\xff\xfe", b".."]
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_a_topic_that_no_directory_can_have_is_kept_and_reported(topic: bytes) -> None:
+def test_impossible_topic_name_is_kept_and_reported(topic: bytes) -> None:
     async def write(store: MessageStore) -> bytes:
         put(store, "T" * len(topic), body=b"odd", keys=("k",))
         put(store, body=b"good")
@@ -708,7 +704,7 @@ def test_a_topic_that_no_directory_can_have_is_kept_and_reported(topic: bytes) -
 
 
 @pytest.mark.parametrize("byte", [12, -1], ids=["queue id", "topic"])
-def test_the_scrub_tells_of_a_record_that_no_queue_can_have_any_more(byte: int) -> None:
+def test_scrub_reports_a_record_lost_to_its_queue(byte: int) -> None:
     """A bit of its topic, or the sign of its queue id: no checksum covers them (seed 855273)."""
     image = session(fill_and_close).image
 
@@ -796,9 +792,7 @@ async def nothing(store: MessageStore) -> None:
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("damage", [None, *DAMAGES, body_in_the_middle])
-def test_a_check_says_what_the_start_would_do_and_changes_nothing(
-    stop: str, damage: Change | None
-) -> None:
+def test_check_predicts_the_start_and_changes_nothing(stop: str, damage: Change | None) -> None:
     image = session(STOPS[stop]).image
     if damage is not None:
         image = edited(image, damage)
@@ -855,7 +849,7 @@ def test_an_index_with_tags_is_continued_with_tags() -> None:
     assert session(count, image=edited(run.image, no_index)).value == 8
 
 
-def test_what_the_scrub_found_is_known_to_the_next_start_until_it_is_healed(
+def test_scrub_findings_survive_a_restart_until_healed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = session(fill_and_close).image
@@ -881,7 +875,7 @@ def test_what_the_scrub_found_is_known_to_the_next_start_until_it_is_healed(
     assert session(look, config=slow, image=healed.image).value[1] == ""
 
 
-def test_a_hole_at_the_durable_mark_may_be_filled() -> None:
+def test_hole_at_the_durable_mark_may_be_filled() -> None:
     async def write(store: MessageStore) -> int:
         for number in range(4):
             put(store, body=b"%d" % number + bytes(300))

@@ -46,7 +46,7 @@ async def delete_while_marks_rise(store: MessageStore) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kill", "power"])
-def test_a_deletion_beside_rising_marks_leaves_a_mark_that_is_true(kind: str) -> None:
+def test_deletion_during_rising_marks_leaves_a_true_mark(kind: str) -> None:
     async def look(store: MessageStore) -> tuple[str, int]:
         return store.recovery.reason, len(pull(store, "C"))
 
@@ -60,7 +60,7 @@ def test_a_deletion_beside_rising_marks_leaves_a_mark_that_is_true(kind: str) ->
 
 
 @pytest.mark.slow
-def test_a_power_cut_brings_no_directory_of_a_deleted_topic_back() -> None:
+def test_power_cut_restores_no_deleted_directory() -> None:
     """Seed 1271514."""
 
     async def look(store: MessageStore) -> list[str]:
@@ -77,7 +77,7 @@ def test_a_power_cut_brings_no_directory_of_a_deleted_topic_back() -> None:
         assert directories == [], f"event {event}"
 
 
-def test_a_topic_made_anew_is_found_when_everything_is_built_again() -> None:
+def test_recreated_topic_is_found_after_a_rebuild() -> None:
     """Its old messages have the same queue offsets and come first in the log."""
 
     async def work(store: MessageStore) -> None:
@@ -105,7 +105,7 @@ def test_a_topic_made_anew_is_found_when_everything_is_built_again() -> None:
 
 
 @pytest.mark.slow
-def test_a_topic_that_everybody_sends_to_can_be_deleted() -> None:
+def test_topic_under_load_can_be_deleted() -> None:
     async def scenario(session: Session) -> tuple[float, int, set[int]]:
         session.world.disk.sync_seconds = (0.002, 0.01)  # type: ignore[attr-defined]
         codes: set[int] = set()
@@ -181,21 +181,21 @@ async def found_of(store: MessageStore) -> list[bytes]:
 
 
 @pytest.mark.parametrize("work", [made_again, made_again_and_closed])
-def test_a_deletion_is_known_where_the_log_is_cut_short_behind_it(work: Work) -> None:
+def test_deletion_survives_a_cut_after_it(work: Work) -> None:
     image = edited(session(work).image, bit_of_the_record_at_the_mark)
     offset = ways_out(image)["rbAcceptCut"]
     run = session(found_of, image=image, config=settings(accept_cut_at=offset))
     assert run.value == [b"new %d" % number for number in range(NEW)]
 
 
-def test_a_deletion_is_known_where_a_hole_is_closed_behind_it() -> None:
+def test_deletion_survives_a_closed_hole_after_it() -> None:
     image = edited(session(made_again_and_more).image, bit_of_the_record_at_the_mark)
     offset = ways_out(image)["rbFillHole"]
     run = session(found_of, image=image, config=settings(fill_hole_at=offset))
     assert run.value == [b"new %d" % number for number in range(2 * NEW)]
 
 
-def test_what_comes_after_a_cut_below_a_deletion_is_not_deleted() -> None:
+def test_messages_after_a_cut_below_a_deletion_stay() -> None:
     """The log ends below the place of the deletion, and goes on there."""
 
     def cut_into_the_old(disk: SimDisk) -> None:

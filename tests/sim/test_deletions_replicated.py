@@ -122,7 +122,7 @@ def test_between_two_copies_of_the_tables(period_ms: int, how: str, tmp_path: Pa
         group.check_directory("b2", tmp_path)
 
 
-def test_positions_of_a_deleted_topic_do_not_come_back_with_the_power() -> None:
+def test_power_cut_restores_no_deleted_positions() -> None:
     """A slave saves its copies now and then; the deletion is durable at once (seed 859729)."""
     with Deletions(1, sync=True, sync_flush=True) as group:
 
@@ -413,7 +413,7 @@ def test_a_cut_takes_away_what_had_no_place(deleted_log: tuple[bytes, int, int])
     assert session(work, config=SLAVE).value == (expected(10, "old"), {"T": (at, 10, at)}, {})
 
 
-def test_no_record_goes_on_behind_the_offset_that_it_is_looked_for_below() -> None:
+def test_no_record_crosses_the_offset_searched_below() -> None:
     """Otherwise a cut leaves a record whose last bytes are not the master's."""
 
     async def work(store: MessageStore) -> None:
@@ -455,7 +455,7 @@ def test_a_rebuild_goes_by_what_was_learned(
     assert (report.refused, report.left_out, report.units) == ([], {"T": 10}, 12)
 
 
-def test_a_rebuild_without_the_mark_says_what_stays_out(
+def test_rebuild_without_the_mark_reports_omissions(
     deleted_log: tuple[bytes, int, int], tmp_path: Path
 ) -> None:
     log, at, _ = deleted_log
@@ -500,7 +500,7 @@ def test_an_operator_may_tell_of_a_deletion(
     assert session(look, image=second_run.image).value[0] == expected(12)
 
 
-def test_a_node_with_messages_in_no_queue_is_not_promoted_without_a_word(
+def test_node_with_unqueued_messages_is_not_promoted_silently(
     deleted_log: tuple[bytes, int, int],
 ) -> None:
     log, at, _ = deleted_log

@@ -25,7 +25,7 @@ def plan_of(seed: int) -> Plan:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_cluster_under_faults_runs_the_same_in_fresh_interpreters(seed: int) -> None:
+def test_cluster_under_faults_is_deterministic_across_interpreters(seed: int) -> None:
     plan = plan_of(seed)
     assert difference(plan) == ""
     assert len(window(plan, 0, 2001)) == 2001
@@ -38,7 +38,7 @@ def test_checkpoints_tell_the_events_that_two_runs_share() -> None:
 
 
 @pytest.mark.slow
-def test_a_window_of_events_is_the_same_each_time() -> None:
+def test_window_of_events_is_the_same_each_time() -> None:
     plan = replace(plan_of(3), steps=(), faults_s=1.0, recovery_s=1.0)
     events_seen = window(plan, 100, 140)
     assert len(events_seen) == 40

@@ -93,7 +93,7 @@ def test_modes_differ_in_which_sectors_survive() -> None:
 
 
 @pytest.mark.parametrize("mode", LOSSY_MODES)
-def test_a_file_without_a_synced_name_vanishes_or_is_empty_or_whole(mode: str) -> None:
+def test_file_without_a_synced_name_vanishes_empties_or_stays(mode: str) -> None:
     lengths = set()
     for seed in range(100):
         disk = SimDisk(random=Random(seed))
@@ -104,7 +104,7 @@ def test_a_file_without_a_synced_name_vanishes_or_is_empty_or_whole(mode: str) -
 
 
 @pytest.mark.parametrize("mode", POWER_CUT_MODES)
-def test_a_rename_is_undone_or_done_but_never_both(mode: str) -> None:
+def test_rename_is_undone_or_done_but_never_both(mode: str) -> None:
     async def run(disk: SimDisk) -> None:
         await durable_file(disk, "/config", b"old")
         await durable_file(disk, "/config.tmp", b"new")
@@ -181,7 +181,7 @@ async def test_writes_during_a_sync_are_not_covered_by_it() -> None:
     assert inode.read(0, 10) == b"before"
 
 
-def test_a_sync_whose_process_was_killed_neither_blesses_nor_loses() -> None:
+def test_sync_of_a_killed_process_neither_saves_nor_loses() -> None:
     async def main(world: World) -> None:
         file = world.disk.open("/a", create=True)
         await world.disk.sync_dir("/")
@@ -227,7 +227,7 @@ def test_every_event_is_a_crash_point_and_the_last_state_is_exact() -> None:
     assert states[14] == {}
 
 
-def test_code_that_goes_on_after_its_death_changes_nothing() -> None:
+def test_dead_code_changes_nothing() -> None:
     async def main(world: World) -> None:
         file = world.disk.open("/a", create=True)
         try:
@@ -299,7 +299,7 @@ async def test_a_sync_that_lies() -> None:
     assert disk.contents("/a") == b"old"
 
 
-async def test_a_full_disk_writes_short_and_a_read_only_one_not_at_all() -> None:
+async def test_full_disk_writes_short_and_read_only_refuses() -> None:
     disk = SimDisk()
     disk.quota = 10_000
     file = disk.open("/a", create=True)
@@ -332,7 +332,7 @@ async def test_damage_behind_the_nodes_back() -> None:
     assert not file.has_name()
 
 
-async def test_an_image_starts_many_disks_that_do_not_meet() -> None:
+async def test_image_starts_many_separate_disks() -> None:
     disk = SimDisk()
     await durable_file(disk, data=b"base")
     image = disk.image()
@@ -408,7 +408,7 @@ def test_an_inode_agrees_with_a_plain_model(
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_directory_made_again_stays_when_the_old_one_goes(seed: int) -> None:
+async def test_recreated_directory_stays_when_the_old_one_goes(seed: int) -> None:
     disk = SimDisk(random=Random(seed))
     disk.makedirs("/queues/topic")
     await disk.sync_dir("/queues")
@@ -422,7 +422,7 @@ async def test_a_directory_made_again_stays_when_the_old_one_goes(seed: int) -> 
     assert disk.paths() == ["/queues/topic/unit"]
 
 
-def test_what_is_written_while_a_sync_fails_is_dirty_still() -> None:
+def test_data_written_during_a_failed_sync_stays_dirty() -> None:
     """Found by soak-swarm seed 53: a sector stayed lost though it was written and synced again."""
     inode = Inode()
     inode.write(0, b"a" * 600)
@@ -440,7 +440,7 @@ def test_what_is_written_while_a_sync_fails_is_dirty_still() -> None:
     assert inode.read(0, 1200) == bytes(512) + b"a" * 88 + b"b" * 600
 
 
-def test_a_sync_under_way_does_not_write_out_what_was_written_after_it_began() -> None:
+def test_sync_covers_only_earlier_writes() -> None:
     inode = Inode()
     inode.write(0, b"a" * 512)
     inode.forsake(inode.begin_sync())

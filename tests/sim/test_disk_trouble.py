@@ -52,7 +52,7 @@ async def numbers(store: MessageStore) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["abort.new", "rocketbed.ckpt.new"])
-def test_a_start_on_a_full_disk_says_so_and_leaves_no_half_abort_file(name: str) -> None:
+def test_start_on_a_full_disk_leaves_no_abort_file(name: str) -> None:
     async def put_and_close(store: MessageStore) -> None:
         await put_some(store)
         await store.close()
@@ -79,7 +79,7 @@ def test_a_start_on_a_full_disk_says_so_and_leaves_no_half_abort_file(name: str)
         assert session(look, image=full_image).value == (False, 0, list(range(8)))
 
 
-def test_a_reader_is_served_messages_whose_units_wait_for_space() -> None:
+def test_reader_gets_messages_whose_units_wait_for_space() -> None:
     disks: list[SimDisk] = []
 
     async def work(store: MessageStore) -> object:
@@ -101,7 +101,7 @@ def test_a_reader_is_served_messages_whose_units_wait_for_space() -> None:
     assert (status, next_offset, queue_end, later) == (GetStatus.FOUND, 4, 4, 4)
 
 
-def test_a_store_without_a_descriptor_left_closes_what_it_needs_least() -> None:
+def test_store_out_of_descriptors_closes_the_least_needed() -> None:
     disks: list[SimDisk] = []
 
     async def work(store: MessageStore) -> object:
@@ -116,7 +116,7 @@ def test_a_store_without_a_descriptor_left_closes_what_it_needs_least() -> None:
     assert session(work, prepare=disks.append).value == (list(range(8)), [6, 6, 6, 7, 7])
 
 
-def test_a_bad_sector_is_damage_for_the_scrub_and_no_end_for_the_node() -> None:
+def test_bad_sector_is_scrub_damage_and_not_fatal() -> None:
     image = session(put_some).image
 
     def bad(disk: SimDisk) -> None:
@@ -137,7 +137,7 @@ def test_a_bad_sector_is_damage_for_the_scrub_and_no_end_for_the_node() -> None:
     assert count == 9
 
 
-def test_a_queue_that_cannot_be_read_is_no_damage_of_the_log() -> None:
+def test_unreadable_queue_is_no_damage_of_the_log() -> None:
     disks: list[SimDisk] = []
 
     async def look(store: MessageStore) -> object:
@@ -152,7 +152,7 @@ def test_a_queue_that_cannot_be_read_is_no_damage_of_the_log() -> None:
     assert unqueued == {"T": [0, 8]}
 
 
-def test_dispatch_tells_of_a_log_that_cannot_be_read_and_tries_again() -> None:
+def test_dispatch_reports_an_unreadable_log_and_retries() -> None:
     disks: list[SimDisk] = []
 
     async def work(store: MessageStore) -> object:
@@ -239,7 +239,7 @@ def test_index_entries_are_whole_after_a_page_could_not_be_read() -> None:
 
 
 @pytest.mark.parametrize("path", [QUEUES, f"{ROOT}/index/*"])
-def test_a_failed_fsync_of_queues_is_not_tried_again_for_want_of_space(path: str) -> None:
+def test_failed_fsync_of_queues_is_not_retried(path: str) -> None:
     """Thinly provisioned disks say ENOSPC only now; what was to be written may be gone."""
     disks: list[SimDisk] = []
 
@@ -257,7 +257,7 @@ def test_a_failed_fsync_of_queues_is_not_tried_again_for_want_of_space(path: str
 
 
 @pytest.mark.parametrize("skip", range(3))
-def test_an_index_file_that_was_written_in_parts_is_whole_after_a_clean_stop(skip: int) -> None:
+def test_index_file_written_in_parts_is_complete_when_stopped(skip: int) -> None:
     disks: list[SimDisk] = []
 
     async def work(store: MessageStore) -> None:
@@ -279,7 +279,7 @@ def test_an_index_file_that_was_written_in_parts_is_whole_after_a_clean_stop(ski
     assert session(look, image=image).value == [1, 1]
 
 
-def test_a_kill_while_a_failed_run_is_undone_leaves_no_hole() -> None:
+def test_kill_during_an_undone_run_leaves_no_hole() -> None:
     """The run goes over three segments, and its last write fails."""
     disks: list[SimDisk] = []
 
@@ -309,7 +309,7 @@ def test_a_kill_while_a_failed_run_is_undone_leaves_no_hole() -> None:
         assert 1 <= session(count, image=crashed.image).value <= 5
 
 
-def test_who_waited_for_a_failed_fsync_does_not_try_it_again() -> None:
+def test_waiter_does_not_retry_a_failed_fsync() -> None:
     """The next one would succeed, and promise what this one lost."""
     failure = Failure()
     with Simulation() as simulation:
@@ -327,7 +327,7 @@ def test_who_waited_for_a_failed_fsync_does_not_try_it_again() -> None:
         process.value()
 
 
-def test_of_files_that_are_synced_together_the_one_that_fails_is_named_and_all_stay_dirty() -> None:
+def test_failing_file_of_a_batch_sync_is_named() -> None:
     with Simulation() as simulation:
 
         async def main(world: World) -> None:
@@ -347,7 +347,7 @@ def test_of_files_that_are_synced_together_the_one_that_fails_is_named_and_all_s
         process.value()
 
 
-def test_a_file_is_open_while_as_many_as_may_be_are_read_and_after_the_pool_was_closed() -> None:
+def test_file_stays_open_while_read_and_after_the_pool_closed() -> None:
     """The newest was the only one that could be closed, so that it was; and the end of a node
     closed what its scrub was reading (seed 900940)."""
     with Simulation() as simulation:
@@ -395,7 +395,7 @@ def test_names_of_thousands_of_open_files_are_looked_at_in_turn() -> None:
         process.value()
 
 
-def test_a_task_that_runs_on_after_a_failed_fsync_appends_nothing_of_a_master() -> None:
+def test_task_after_a_failed_fsync_appends_no_master_bytes() -> None:
     """The log of a slave took what its connection had in hand (seed 1321183)."""
     disks: list[SimDisk] = []
     ends: list[int] = []
@@ -423,7 +423,7 @@ def test_a_task_that_runs_on_after_a_failed_fsync_appends_nothing_of_a_master() 
     assert ends == [100, 100]
 
 
-def test_a_task_that_runs_on_after_a_failed_fsync_stores_nothing() -> None:
+def test_task_after_a_failed_fsync_stores_nothing() -> None:
     """A master took what somebody had in hand: a delayed message that was read meanwhile."""
     disks: list[SimDisk] = []
     ends: list[object] = []
@@ -451,7 +451,7 @@ def test_a_task_that_runs_on_after_a_failed_fsync_stores_nothing() -> None:
 
 @pytest.mark.parametrize("path", [LOG, QUEUES])
 @pytest.mark.parametrize("operation", ["delete", "learn", "cut"])
-def test_whoever_meets_a_failed_fsync_the_store_has_failed(path: str, operation: str) -> None:
+def test_any_failed_fsync_fails_the_store(path: str, operation: str) -> None:
     """A deletion was refused, and the next fsync promised what was lost (seed 856158)."""
     disks: list[SimDisk] = []
 
@@ -516,7 +516,7 @@ def test_the_log_waits_for_its_own_names_only_and_no_name_is_passed_over() -> No
     assert waited[0] < 0.5, "20 directories of queues are not on its way"
 
 
-def test_whom_the_log_follows_is_noted_while_the_mark_rises() -> None:
+def test_followed_master_is_recorded_while_the_mark_rises() -> None:
     """A slave acknowledges nothing before that, and a rise takes a sync for each segment, queue and
     index file: sends waited for it longer than their three seconds (seed 1511007)."""
     disks: list[SimDisk] = []
@@ -550,9 +550,7 @@ def test_whom_the_log_follows_is_noted_while_the_mark_rises() -> None:
     ("operation", "path"),
     [("sync", f"{ROOT}/rocketbed.tmp/rocketbed.ckpt.new"), ("sync_dir", ROOT)],
 )
-def test_a_sync_that_fails_while_it_is_noted_whom_the_log_follows_stops_the_store(
-    operation: str, path: str
-) -> None:
+def test_failed_sync_of_the_followed_master_stops_the_store(operation: str, path: str) -> None:
     """It was taken for a connection that broke: nothing of it may be believed afterwards."""
     disks: list[SimDisk] = []
 
@@ -565,7 +563,7 @@ def test_a_sync_that_fails_while_it_is_noted_whom_the_log_follows_stops_the_stor
         session(note, prepare=disks.append)
 
 
-def test_who_has_no_room_to_note_whom_the_log_follows_tries_it_again() -> None:
+def test_recording_the_followed_master_is_retried_without_room() -> None:
     disks: list[SimDisk] = []
 
     async def note(store: MessageStore) -> str | None:
@@ -581,7 +579,7 @@ def test_who_has_no_room_to_note_whom_the_log_follows_tries_it_again() -> None:
     assert session(note, prepare=disks.append).value == "master:10912"
 
 
-def test_a_record_whose_writing_was_cancelled_is_not_believed_before_it_is_on_disk() -> None:
+def test_record_of_a_cancelled_write_waits_for_its_sync() -> None:
     """A connection broke before the new mark's name was on disk: a power loss may leave either."""
     disks: list[SimDisk] = []
 
@@ -598,7 +596,7 @@ def test_a_record_whose_writing_was_cancelled_is_not_believed_before_it_is_on_di
     assert session(work, prepare=disks.append).value == ["a:10912", None, "a:10912"]
 
 
-def test_whom_the_log_follows_is_known_while_a_mark_that_says_the_same_is_written() -> None:
+def test_followed_master_is_known_during_an_equal_write() -> None:
     """A slave whose log had parted meanwhile was refused, as one that has lost its mark."""
     disks: list[SimDisk] = []
 

@@ -45,7 +45,7 @@ def without_power(image: DiskImage) -> DiskImage:
     return DiskImage(namespace)
 
 
-def test_what_is_flushed_after_a_kill_outlives_a_power_loss() -> None:
+def test_data_flushed_after_a_kill_survives_a_power_loss() -> None:
     """The segment was made by the killed process; its name has to be synced by the next one."""
     killed = session(put_unsynced).image
     flushed = session(put_and_flush, image=killed)
@@ -54,7 +54,7 @@ def test_what_is_flushed_after_a_kill_outlives_a_power_loss() -> None:
     assert session(bodies, image=lost, boots=2).value == [b"first", b"second"]
 
 
-def test_no_segment_is_made_ahead_once_a_clean_stop_has_removed_it() -> None:
+def test_no_segment_is_prepared_after_a_clean_stop() -> None:
     """The session store-beginnings, seed 912: what the next start put there was lost with its name,
     which a start after a clean stop takes for one that is on disk."""
 
@@ -72,7 +72,7 @@ def test_no_segment_is_made_ahead_once_a_clean_stop_has_removed_it() -> None:
 
 
 @pytest.mark.parametrize(("boots", "begin"), [(2, 0), (1, 4096)], ids=["power loss", "kill"])
-def test_a_segment_made_ahead_of_one_that_is_lost(boots: int, begin: int) -> None:
+def test_prepared_segment_after_a_lost_one(boots: int, begin: int) -> None:
     """Swarm seed 861152: the first one was never synced, and a power loss takes its name."""
 
     async def fill(store: MessageStore) -> None:
@@ -130,7 +130,7 @@ def test_a_whole_segment_behind_one_that_is_lost(is_slave: bool) -> None:
     assert set_aside == ([f"{ROOT}/rocketbed.cut/{4096:020d}.segment"] if is_slave else [])
 
 
-def test_a_log_that_begins_above_0_and_was_reported_stays() -> None:
+def test_reported_log_above_0_stays() -> None:
     """Bytes that a slave has flushed are acknowledged: no power loss may let it begin again."""
 
     async def fill(store: MessageStore) -> bytes:
@@ -163,7 +163,7 @@ def test_a_log_that_begins_above_0_and_was_reported_stays() -> None:
     assert acknowledged
 
 
-def test_an_operators_cut_keeps_segments_without_a_good_record() -> None:
+def test_operator_cut_keeps_segments_without_good_records() -> None:
     async def fill(store: MessageStore) -> None:
         for size in (1000, 1000, 1000, 3500):
             put(store, body=b"x" * size)
@@ -179,7 +179,7 @@ def test_an_operators_cut_keeps_segments_without_a_good_record() -> None:
     assert f"{ROOT}/rocketbed.cut/{4096:020d}.segment" in run.image.paths()
 
 
-def test_a_start_that_is_killed_while_it_takes_over_what_a_power_loss_left() -> None:
+def test_kill_during_a_takeover_after_a_power_loss() -> None:
     """Its own id is in the mark before `abort` names it; each boot draws another one."""
 
     async def fill(store: MessageStore) -> int:

@@ -125,7 +125,7 @@ def test_a_crash_comes_out_of_the_run() -> None:
         run_solo(main)
 
 
-def test_a_paused_process_sees_its_timers_late_and_all_at_once() -> None:
+def test_paused_process_gets_all_timers_late_at_once() -> None:
     async def main(world: World) -> list[float]:
         woken = []
 
@@ -167,7 +167,7 @@ def test_clocks_drift_and_jump_on_their_own() -> None:
     assert wall_ms == pytest.approx(10_000 - 3_600_000, abs=10)
 
 
-def test_a_power_cut_changes_the_boot_and_a_kill_does_not() -> None:
+def test_power_cut_changes_the_boot_and_a_kill_does_not() -> None:
     async def main(world: World) -> tuple[str, float, int]:
         return world.process.boot_id, world.clock.monotonic(), world.process.pid
 
@@ -276,7 +276,7 @@ def test_a_full_window_holds_the_sender_back() -> None:
         assert simulation.run_process(simulation.start("client", main)) is True
 
 
-def test_a_cut_holds_bytes_and_dials_until_it_is_healed() -> None:
+def test_cut_holds_bytes_and_dials_until_healed() -> None:
     async def server(world: World) -> bytes:
         listener = await world.network.listen("", 7)
         stream = await listener.accept()
@@ -312,7 +312,7 @@ def test_a_cut_holds_bytes_and_dials_until_it_is_healed() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.4])
-def test_where_packets_are_lost_an_older_connection_may_be_the_later_one(loss: float) -> None:
+def test_lost_packets_can_reorder_connections(loss: float) -> None:
     """It is accepted late, and its bytes come late and before its end, though it was closed."""
     dials = range(200)
     accepted: list[int] = []
@@ -347,7 +347,7 @@ def test_where_packets_are_lost_an_older_connection_may_be_the_later_one(loss: f
     assert is_in_order == (not loss, not loss)
 
 
-def test_what_a_slow_link_holds_goes_at_once_when_it_is_slow_no_more() -> None:
+def test_held_bytes_go_when_the_link_is_fast_again() -> None:
     async def server(world: World) -> tuple[bytes, float]:
         listener = await world.network.listen("", 7)
         stream = await listener.accept()

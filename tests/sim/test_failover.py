@@ -30,7 +30,7 @@ def test_a_group_begins_and_acknowledges() -> None:
 
 
 @pytest.mark.parametrize("fault", ["kill", "power_cut", "pause"])
-def test_a_dead_leader_is_followed_by_another_within_a_second(fault: str) -> None:
+def test_dead_leader_is_replaced_within_a_second(fault: str) -> None:
     with group() as replicas:
         leader = replicas.settle()
         replicas.simulation.run(2)
@@ -58,7 +58,7 @@ def test_nothing_acknowledged_is_lost_whatever_fails(seed: int) -> None:
         assert len(replicas.acknowledged) > 100
 
 
-def test_a_follower_that_is_further_away_joins_while_producers_write() -> None:
+def test_distant_follower_joins_while_producers_write() -> None:
     with group() as replicas:
         leader = replicas.settle()
         far, near = [name for name in replicas.names if name != leader]

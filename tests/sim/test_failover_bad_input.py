@@ -68,7 +68,7 @@ def join(group: FailoverNodes, name: str) -> None:
         (a_directory, "it is no file"),
     ],
 )
-def test_a_damaged_epoch_file_ends_a_start_and_is_done_without(
+def test_damaged_epoch_file_ends_a_start_and_can_be_removed(
     change: Callable[[SimDisk], None], text: str
 ) -> None:
     with FailoverNodes(41) as group:
@@ -87,7 +87,7 @@ def test_a_damaged_epoch_file_ends_a_start_and_is_done_without(
         traffic.check()
 
 
-def test_a_missing_epoch_file_is_found_in_the_log() -> None:
+def test_missing_epoch_file_is_rebuilt_from_the_log() -> None:
     with FailoverNodes(42) as group:
         name, traffic = follower_of(group)
         host = group.simulation.host(name)
@@ -99,7 +99,7 @@ def test_a_missing_epoch_file_is_found_in_the_log() -> None:
         traffic.check()
 
 
-def test_an_epoch_file_from_the_future_stops_its_group_and_is_told() -> None:
+def test_epoch_file_from_the_future_stops_its_group() -> None:
     """By it the register is older than this replica, and may lack a leader of an epoch between."""
 
     def promise(data: bytes) -> bytes:
@@ -136,7 +136,7 @@ def test_a_node_of_another_cluster_is_refused() -> None:
         traffic.check()
 
 
-def test_a_node_that_would_acknowledge_with_fewer_in_sync_is_refused_and_ends() -> None:
+def test_node_with_a_lower_in_sync_minimum_is_refused() -> None:
     with FailoverNodes(47) as group:
         group.simulation.tolerate_crashes = True
         name, traffic = follower_of(group)
@@ -149,7 +149,7 @@ def test_a_node_that_would_acknowledge_with_fewer_in_sync_is_refused_and_ends() 
 
 
 @pytest.mark.parametrize("effect", ["error", "error_clean"])
-def test_a_leader_whose_disk_fails_at_fsync_ends_and_another_one_leads(effect: str) -> None:
+def test_leader_with_a_failed_fsync_is_replaced(effect: str) -> None:
     with FailoverNodes(45) as group:
         group.simulation.tolerate_crashes = True
         leader = group.settle()

@@ -31,7 +31,7 @@ def slow(group: FailoverNodes, names: list[str], seconds: float) -> None:
         group.simulation.process(name).disk.sync_seconds = 0.5 * seconds, 1.5 * seconds
 
 
-def test_a_deletion_that_every_member_is_asked_for_is_made_by_the_leader() -> None:
+def test_leader_makes_a_deletion_sent_to_every_member() -> None:
     """RocketMQ's tools send it to each member; two topics at a time."""
 
     async def delete(world: World) -> None:
@@ -57,7 +57,7 @@ def test_a_deletion_that_every_member_is_asked_for_is_made_by_the_leader() -> No
 
 
 @pytest.mark.parametrize("how", ["kill", "hand over", "stop"])
-def test_a_deleted_topic_that_is_made_again_begins_empty(how: str) -> None:
+def test_recreated_topic_begins_empty(how: str) -> None:
     async def delete(world: World) -> None:
         await fill(world, "T", "old", 100)
         async with Admin(world, nameservers=NAMESERVER) as admin:
@@ -101,7 +101,7 @@ def test_who_leads_no_more_destroys_nothing(how: str, sync_s: float) -> None:
         assert all(body.startswith(b"new") for body, _ in messages)
 
 
-def test_what_is_sent_after_a_deletion_stays_whoever_asked_for_another_one() -> None:
+def test_messages_sent_after_a_deletion_survive_a_repeat() -> None:
     """An operator's tool gave up, while producers go on and disks are slow."""
     sent: list[tuple[float, bytes, int]] = []
     answered: list[float] = []
@@ -139,7 +139,7 @@ def test_what_is_sent_after_a_deletion_stays_whoever_asked_for_another_one() -> 
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 2.0])
-def test_a_reader_of_a_topic_that_is_made_again_gets_all_that_is_new(wait_s: float) -> None:
+def test_reader_of_a_recreated_topic_gets_every_new_message(wait_s: float) -> None:
     """It waits at the end of the old queue, where the new one does not come for long."""
     bodies: list[bytes] = []
 
@@ -185,7 +185,7 @@ def test_a_copy_that_lags_sends_no_reader_back() -> None:
         assert answer.fields["nextBeginOffset"] == "50", answer
 
 
-def test_a_topic_is_not_made_again_while_it_is_being_deleted() -> None:
+def test_topic_is_not_recreated_during_its_deletion() -> None:
     async def make(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVER) as admin:
             with pytest.raises(RequestRefused, match="is being deleted"):
@@ -200,7 +200,7 @@ def test_a_topic_is_not_made_again_while_it_is_being_deleted() -> None:
         group.run_program(make)
 
 
-def test_who_cannot_write_that_a_topic_is_deleted_does_not_lead() -> None:
+def test_replica_that_cannot_record_a_deletion_does_not_lead() -> None:
     """Its disk has no room for the deletion: its queues have deleted messages."""
     with FailoverNodes(63) as group:
         leader = ready(group)
@@ -229,7 +229,7 @@ def test_who_cannot_write_that_a_topic_is_deleted_does_not_lead() -> None:
         assert group.run_program(read) == sent
 
 
-def test_a_leader_that_deletes_still_owes_what_a_former_one_has_deleted() -> None:
+def test_leader_finishes_deletions_of_its_predecessor() -> None:
     """Its disk is slow: the rest of T is not served, whatever else it deletes."""
     with FailoverNodes(64) as group:
         leader = ready(group)
@@ -258,7 +258,7 @@ def test_a_leader_that_deletes_still_owes_what_a_former_one_has_deleted() -> Non
     [("consumequeue/*", True), ("rocketbed.*", False)],
     ids=["queues", "mark"],
 )
-def test_a_deletion_that_a_full_disk_stops_is_told_and_ends_no_node(
+def test_deletion_on_a_full_disk_is_reported_and_not_fatal(
     full: str, is_confirmed: bool, hangs_up: bool
 ) -> None:
     """The leader's disk is full. A confirmed deletion is done later, without another request."""
@@ -298,7 +298,7 @@ def test_a_deletion_that_a_full_disk_stops_is_told_and_ends_no_node(
 
 
 @pytest.mark.parametrize("after_s", [0.012, 0.024, 0.036, 0.06])
-def test_a_deletion_goes_on_when_its_asker_hangs_up(after_s: float) -> None:
+def test_deletion_continues_when_its_client_disconnects(after_s: float) -> None:
     async def hang_up(world: World) -> None:
         with trio.move_on_after(after_s):
             await ask(world, group, leader, DELETE)

@@ -149,7 +149,7 @@ def test_frames_of_nobody_harm_nobody() -> None:
     ],
     ids=str,
 )
-def test_a_forged_registration_is_refused_and_nothing_stands_still(forged: dict[str, Any]) -> None:
+def test_forged_registration_is_refused_without_a_stall(forged: dict[str, Any]) -> None:
     with FailoverNodes(12) as group:
         leader = group.settle()
         registration = replace(REGISTRATION, **forged)
@@ -174,7 +174,7 @@ def test_a_forged_registration_is_refused_and_nothing_stands_still(forged: dict[
         assert {*group.shelf.values} == {GROUP}
 
 
-def test_a_copy_of_a_directory_does_not_expel_the_one_that_runs() -> None:
+def test_copied_directory_does_not_expel_the_running_one() -> None:
     with FailoverNodes(13) as group:
         group.settle()
         assert group.entry is not None
@@ -221,7 +221,7 @@ def _say_as(group: FailoverNodes, name: str, *frames: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_an_older_connection_of_a_follower_is_not_forgotten() -> None:
+def test_older_connection_of_a_follower_is_remembered() -> None:
     """A HELLO that is late comes behind the one that was said instead of it, and ends first."""
     with FailoverNodes(25) as group:
         leader = group.settle()
@@ -239,7 +239,7 @@ def test_an_older_connection_of_a_follower_is_not_forgotten() -> None:
         traffic.check()
 
 
-def test_a_leader_that_is_fenced_and_still_named_leads_at_the_next_epoch() -> None:
+def test_fenced_leader_still_named_leads_the_next_epoch() -> None:
     with FailoverNodes(26) as group:
         leader = group.settle()
         assert group.entry is not None
@@ -271,7 +271,7 @@ def _kill_all(group: FailoverNodes) -> None:
         group.simulation.kill(name)
 
 
-def test_a_controller_that_stood_still_takes_nobody_for_dead() -> None:
+def test_paused_controller_takes_no_replica_for_dead() -> None:
     with FailoverNodes(15) as group:
         leader = group.settle()
         assert group.entry is not None
@@ -284,7 +284,7 @@ def test_a_controller_that_stood_still_takes_nobody_for_dead() -> None:
         assert (group.leader(), group.entry.epoch) == (leader, epoch)
 
 
-def test_a_lost_register_elects_nobody_until_an_operator_does() -> None:
+def test_lost_register_elects_only_by_an_operator() -> None:
     """The first replica to come may lack acknowledged messages, which only the register knew."""
     with FailoverNodes(16) as group:
         group.settle()
@@ -318,7 +318,7 @@ def test_a_lost_register_elects_nobody_until_an_operator_does() -> None:
 
 
 @pytest.mark.slow
-def test_a_register_lost_under_a_running_group_is_built_anew() -> None:
+def test_register_lost_under_a_running_group_is_rebuilt() -> None:
     with FailoverNodes(17) as group:
         leader = group.settle()
         traffic = Traffic(group)
@@ -337,7 +337,7 @@ def test_a_register_lost_under_a_running_group_is_built_anew() -> None:
 
 
 @pytest.mark.slow
-def test_an_old_register_elects_nobody_until_the_newest_is_back() -> None:
+def test_old_register_elects_none_until_the_newest_returns() -> None:
     """Its in-sync replicas may lack messages acknowledged since; its status says so."""
     with FailoverNodes(22) as group:
         first = group.settle()
@@ -376,7 +376,7 @@ def _force(group: FailoverNodes, traffic: Traffic, name: str) -> None:
     group.simulation.run_process(group.program(force), 30)
 
 
-def test_what_cannot_be_pulled_yet_is_not_beyond_the_end() -> None:
+def test_unconfirmed_offset_is_not_beyond_the_end() -> None:
     """A position that a former leader gave out, at one whose queues are not as far: it is not sent
     back, or the group got everything from there on twice."""
     with FailoverNodes(18) as group:
@@ -424,7 +424,7 @@ def pull(topic: str, offset: int, *, hold_s: float) -> Command:
     return request(RequestCode.PULL_MESSAGE, header.encode())
 
 
-def test_a_log_that_was_cut_by_hand_does_not_lead() -> None:
+def test_manually_cut_log_does_not_lead() -> None:
     """It lacks what it has acknowledged, which the register is told before anybody is named."""
     with FailoverNodes(14) as group:
         group.settle()
@@ -456,7 +456,7 @@ def cut_log(group: FailoverNodes, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["g-1", "g-3"])
-def test_an_empty_node_founds_no_second_group_beside_one_that_was(first: str) -> None:
+def test_empty_node_founds_no_second_group(first: str) -> None:
     """The register is gone and so are two disks: what the third one holds is not written over."""
     with FailoverNodes(20) as group:
         group.settle()
@@ -487,7 +487,7 @@ def test_an_empty_node_founds_no_second_group_beside_one_that_was(first: str) ->
         traffic.check()
 
 
-def test_an_operator_need_not_wait_for_those_that_never_come_back() -> None:
+def test_operator_may_give_up_replicas_for_lost() -> None:
     """Both that were in sync are gone with their disks; the one that was behind is all there is."""
     with FailoverNodes(21) as group:
         group.settle()

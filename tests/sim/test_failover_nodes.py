@@ -23,7 +23,7 @@ from tests.support.sim.failover_traffic import Traffic, run_seed, waits_longest
 from tests.support.sim.replicated import send_request
 
 
-def test_a_slave_takes_over_and_the_dead_leader_joins_again() -> None:
+def test_slave_takes_over_and_the_dead_leader_rejoins() -> None:
     with FailoverNodes(1) as group:
         first = group.settle()
         traffic = Traffic(group)
@@ -82,7 +82,7 @@ def test_tables_survive_their_leader() -> None:
         assert group.simulation.run_process(group.program(look), 60) == (3, 7, committed)
 
 
-def test_what_an_operator_makes_while_nobody_leads_is_made_by_the_next() -> None:
+def test_change_made_without_a_leader_applies_at_the_next() -> None:
     async def make(world: World) -> list[str]:
         async with Admin(world, nameservers=nameservers) as admin:
             while 0 in (await admin.cluster()).broker_addr_table[GROUP].broker_addrs:
@@ -140,7 +140,7 @@ def test_what_is_acknowledged_ends_with_a_record(monkeypatch: pytest.MonkeyPatch
         assert {*acknowledged} <= ends
 
 
-def test_an_empty_replica_gets_a_log_whose_beginning_has_expired(
+def test_empty_replica_gets_a_log_with_an_expired_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(leader_module, "WINDOW", 32 * 1024)
@@ -183,7 +183,7 @@ def test_catching_up_has_a_rate_and_producers_do_not_wait_for_it(
         traffic.check()
 
 
-def test_a_leader_that_no_controller_reaches_is_told_by_those_that_follow() -> None:
+def test_followers_tell_a_leader_cut_off_from_controllers() -> None:
     with FailoverNodes(7) as group:
         first = group.settle()
         traffic = Traffic(group)
@@ -248,7 +248,7 @@ def classic(group: FailoverNodes, name: str, *, is_slave: bool) -> None:
     )
 
 
-def test_a_classic_group_becomes_one_with_failover_and_goes_back() -> None:
+def test_classic_group_converts_to_failover_and_back() -> None:
     with FailoverNodes(7, begin=False) as group:
         classic(group, "g-1", is_slave=False)
         classic(group, "g-2", is_slave=True)
@@ -290,7 +290,7 @@ def test_a_classic_group_becomes_one_with_failover_and_goes_back() -> None:
         assert len(traffic.read_all()) >= len(traffic.sent)
 
 
-def test_what_another_broker_has_written_into_a_directory_is_cut_off() -> None:
+def test_foreign_writes_in_a_directory_are_cut_off() -> None:
     """A follower's directory was used by another broker meanwhile: nothing of that is kept."""
     with FailoverNodes(9) as group:
         leader = group.settle()
@@ -325,7 +325,7 @@ def test_what_another_broker_has_written_into_a_directory_is_cut_off() -> None:
         traffic.check()
 
 
-def test_a_start_does_not_forget_what_was_on_disk() -> None:
+def test_start_remembers_the_flushed_offset() -> None:
     """The replica does not know yet how much is confirmed (`soak-failover` 50013)."""
 
     def on_disk() -> int:

@@ -37,7 +37,7 @@ def not_ready(group: FailoverNodes, name: str) -> str:
     return reason
 
 
-def test_a_refusal_is_told_once_in_each_log_and_by_who_is_refused() -> None:
+def test_refusal_is_logged_once_on_each_side() -> None:
     with FailoverNodes(3, begin=False) as group:
         group.start("g-1", "g-2")
         group.wait(lambda: bool(group.leader()))
@@ -102,7 +102,7 @@ def follower_of(group: FailoverNodes) -> str:
 
 
 @pytest.mark.slow
-def test_a_log_of_another_group_with_the_same_epochs_is_refused() -> None:
+def test_log_of_another_group_with_equal_epochs_is_refused() -> None:
     """`epoch.rb` went with the former log; by the markers in this one it is ours."""
     with FailoverNodes(33) as second_group:
         theirs = second_group.simulation.host(follower_of(second_group)).image
@@ -126,7 +126,7 @@ def test_a_log_of_another_group_with_the_same_epochs_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_an_empty_directory_goes_on_for_one_that_is_lost() -> None:
+def test_empty_directory_replaces_a_lost_one() -> None:
     with FailoverNodes(35) as group:
         name = follower_of(group)
         assert group.entry is not None
@@ -147,7 +147,7 @@ def test_an_empty_directory_goes_on_for_one_that_is_lost() -> None:
         go_on(group)
 
 
-def test_an_empty_directory_waits_until_nothing_hangs_on_the_lost_one() -> None:
+def test_empty_directory_waits_until_the_lost_one_is_unneeded() -> None:
     with FailoverNodes(37) as group:
         name = follower_of(group)
         remaining = [peer for peer in group.names if peer != name]
@@ -168,7 +168,7 @@ def expelled(group: FailoverNodes, name: str) -> str:
     return process.end_reason
 
 
-def test_an_empty_directory_does_not_go_on_for_one_that_counts_or_runs() -> None:
+def test_empty_directory_replaces_no_needed_or_running_one() -> None:
     """The lost replica may have had the only copy of everything; and a number may be a mistake."""
     with FailoverNodes(36) as group:
         name = follower_of(group)

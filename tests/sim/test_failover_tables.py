@@ -48,7 +48,7 @@ def test_who_follows_changes_nothing() -> None:
         assert {*codes.values()} == {ResponseCode.SERVICE_NOT_AVAILABLE}
 
 
-def test_what_cannot_be_put_into_the_log_is_not_answered_with_success(
+def test_change_too_large_for_the_log_is_not_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def prepare(world: World) -> None:
@@ -80,7 +80,7 @@ def test_what_cannot_be_put_into_the_log_is_not_answered_with_success(
 
 
 @pytest.mark.parametrize("how", ["hand over", "stop"])
-def test_a_change_that_was_answered_survives_a_planned_change_of_the_leader(how: str) -> None:
+def test_answered_change_survives_a_planned_handover(how: str) -> None:
     groups_made: dict[str, bool] = {}
 
     async def operate(world: World, first: int) -> None:
@@ -156,7 +156,7 @@ def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
-def test_a_reset_that_was_answered_holds_at_the_next_leader(how: str) -> None:
+def test_answered_reset_holds_at_the_next_leader(how: str) -> None:
     got: list[int] = []
 
     async def member(world: World) -> None:
@@ -187,7 +187,7 @@ def test_a_reset_that_was_answered_holds_at_the_next_leader(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_the_next_leader_knows_who_has_locked_a_queue(how: str) -> None:
+def test_next_leader_knows_the_queue_locks(how: str) -> None:
     async def lock(world: World) -> list[MessageQueue]:
         async with Session(world, NAMESERVER) as session:
             route = await session.routes.get("T")
@@ -217,7 +217,7 @@ def test_the_next_leader_knows_who_has_locked_a_queue(how: str) -> None:
         assert group.run_program(lock) == [QUEUE]
 
 
-def test_a_message_is_put_back_once_the_next_leader_would_have_it() -> None:
+def test_message_is_put_back_once_replicated() -> None:
     async def put_back(world: World) -> int:
         header = SendBackRequest(
             offset=place, group="cg", delayLevel=0, originMsgId="", originTopic="T", bname=GROUP
@@ -239,7 +239,7 @@ def test_a_message_is_put_back_once_the_next_leader_would_have_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["hand over", "stop"])
-def test_a_planned_change_of_the_leader_forgets_no_commit(how: str) -> None:
+def test_planned_handover_forgets_no_commit(how: str) -> None:
     """Committed again and again; the next leader has the last one that was answered."""
     answered = [0]
 
@@ -267,7 +267,7 @@ def test_a_planned_change_of_the_leader_forgets_no_commit(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["pause", "cut"])
-def test_nothing_is_promised_by_who_can_have_nothing_confirmed(how: str) -> None:
+def test_leader_without_confirmations_promises_nothing(how: str) -> None:
     """Positions and locks at a leader whose followers are silent: another one may lead by now."""
     accepted: list[tuple[float, int]] = []
     place = {"consumerGroup": "cg", "topic": "T", "queueId": "0"}
@@ -305,7 +305,7 @@ def test_nothing_is_promised_by_who_can_have_nothing_confirmed(how: str) -> None
 
 
 @pytest.mark.slow
-def test_a_lock_is_known_to_who_starts_again_while_many_groups_commit() -> None:
+def test_restarted_replica_knows_locks_while_groups_commit() -> None:
     """Records of positions come by the thousand, one of a lock comes once a minute."""
 
     async def lock(world: World, name: str, client: str) -> list[MessageQueue]:

@@ -22,7 +22,7 @@ FIRST_SEGMENT = "/store/commitlog/00000000000000000000"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 100 * 1024])
-def test_a_leader_whose_disk_is_full_gives_the_lead_away(room: int) -> None:
+def test_leader_with_a_full_disk_hands_over(room: int) -> None:
     with FailoverNodes(19) as group:
         leader = group.settle()
         traffic = Traffic(group)
@@ -78,7 +78,7 @@ def test_full_disks_everywhere_are_waited_for() -> None:
 
 
 @pytest.mark.parametrize("seed", [28, 29])
-def test_who_has_no_room_for_an_epoch_steps_down_and_lives(seed: int) -> None:
+def test_replica_without_room_for_an_epoch_steps_down(seed: int) -> None:
     with FailoverNodes(seed) as group:
         leader = group.settle()
         followers = [name for name in group.names if name != leader]
@@ -106,7 +106,7 @@ def rot(disk: SimDisk) -> int:
     return at
 
 
-def test_a_leader_that_finds_its_log_damaged_gives_the_lead_away() -> None:
+def test_leader_with_a_damaged_log_hands_over() -> None:
     with FailoverNodes(30) as group:
         leader = group.settle()
         traffic = Traffic(group)
@@ -160,7 +160,7 @@ def last_bit(group: FailoverNodes, name: str) -> tuple[str, int]:
     return f"/store/commitlog/{segment * store.config.segment_size:020d}", 8 * at
 
 
-def test_a_leader_whom_all_followers_refuse_gives_the_lead_away() -> None:
+def test_leader_refused_by_all_followers_hands_over() -> None:
     """It has no follower to hand over to, and nothing is confirmed here any more."""
     with FailoverNodes(38) as group:
         leader = group.settle()
@@ -235,7 +235,7 @@ def test_a_lack_of_descriptors_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> N
         traffic.check()
 
 
-def test_what_a_producer_says_is_a_checksum_stops_nobody() -> None:
+def test_forged_checksum_property_stops_no_replica() -> None:
     """Followers compare the checksum that a record ends with; it is the broker's to write."""
     with FailoverNodes(41) as group:
         group.settle()
@@ -257,7 +257,7 @@ def test_what_a_producer_says_is_a_checksum_stops_nobody() -> None:
 @pytest.mark.parametrize(
     ("step", "error"), [("open", NoRoom), ("rename", NoRoom), ("sync_dir", KeptFileUnwritable)]
 )
-def test_a_lack_is_waited_for_only_while_the_old_file_is_in_place(
+def test_shortage_is_waited_for_only_before_the_rename(
     step: str, error: type[ReplicationError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After that, the next start may find either file, and a cut on record there is done."""

@@ -93,9 +93,7 @@ def test_another_history_leaves_the_log_as_it_was(common: DiskImage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["kill", "power"])
-def test_a_kill_while_another_history_comes_leaves_the_log_as_it_was(
-    common: DiskImage, kind: str
-) -> None:
+def test_kill_during_a_foreign_heal_leaves_the_log(common: DiskImage, kind: str) -> None:
     image, right, wrong = parted(common)
     wrong_one = a_replica(wrong)
     events = run_solo(try_to_heal, settings(), wrong_one, image=image).events
@@ -113,7 +111,7 @@ def test_a_kill_while_another_history_comes_leaves_the_log_as_it_was(
 
 
 @pytest.mark.parametrize("damage", [delete(0), delete(1), body_in_the_middle])
-def test_a_history_of_records_of_the_same_sizes_is_another_one(damage: Change) -> None:
+def test_history_of_equal_record_sizes_is_another_one(damage: Change) -> None:
     """Also where nothing good stands before the hole, or the record right before it is the same."""
     right, wrong = goes_on(None, b"good" * 80), goes_on(None, b"evil" * 80)
     image = edited(right, damage)
@@ -130,7 +128,7 @@ def test_more_than_the_last_record_before_the_hole_is_compared() -> None:
     assert "other bytes than this log in the record at 0" in refusal
 
 
-def test_damage_that_begins_in_the_properties_of_a_record_is_healed() -> None:
+def test_damage_starting_in_properties_is_healed() -> None:
     """No checksum covers them, so the record before the hole seems good."""
     whole = session(fill_and_close).image
 
@@ -147,7 +145,7 @@ def test_damage_that_begins_in_the_properties_of_a_record_is_healed() -> None:
     assert log_of(healed.image) == log_of(whole)
 
 
-def test_what_does_not_fit_on_the_disk_is_not_begun(common: DiskImage) -> None:
+def test_heal_that_does_not_fit_the_disk_is_not_begun(common: DiskImage) -> None:
     image, right, _ = parted(common)
 
     def fill_disk(disk: SimDisk) -> None:
@@ -201,9 +199,7 @@ def stray(disk: SimDisk) -> None:
 
 @pytest.mark.parametrize("damage", [stray, both(stray, newest_segment_deleted)])
 @pytest.mark.parametrize("marks", [lambda disk: None, lose_the_mark, lose_all_marks])
-def test_a_file_far_behind_the_log_is_named_and_nothing_is_made(
-    damage: Change, marks: Change
-) -> None:
+def test_file_far_beyond_the_log_is_named(damage: Change, marks: Change) -> None:
     whole = session(fill_and_close).image
     image = edited(whole, both(damage, marks))
     run = run_solo(try_to_heal, settings(), a_replica(whole), image=image)
@@ -220,14 +216,14 @@ def test_a_start_names_such_a_file_too() -> None:
         session(nothing, image=image)
 
 
-def test_an_empty_file_far_behind_the_log_is_left_to_the_start() -> None:
+def test_empty_file_far_beyond_the_log_is_left_to_the_start() -> None:
     image = edited(session(fill_and_close).image, lambda disk: disk.open(FAR, create=True).close())
     run = run_solo(heal_it, settings(), a_replica(image), image=image)
     assert run.value == []
     assert log_of(run.image) == log_of(image)
 
 
-def test_what_the_marks_do_not_tell_the_records_do() -> None:
+def test_records_decide_where_the_marks_do_not() -> None:
     """A segment after a hole is the log's if a record is in it, however little is known."""
     whole = session(fill_and_close).image
     image = edited(whole, both(lose_all_marks, delete(1)))

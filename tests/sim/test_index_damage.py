@@ -45,7 +45,7 @@ def test_a_whole_index_is_in_order() -> None:
 @pytest.mark.parametrize(
     "byte", [7, 15, 23, 31, SLOTS + 3, ENTRIES + 23, ENTRIES + 31, ENTRIES + 35, ENTRIES + 79]
 )
-def test_a_wrong_bit_is_reported_and_the_index_built_again(number: int, byte: int) -> None:
+def test_wrong_bit_is_reported_and_the_index_rebuilt(number: int, byte: int) -> None:
     good = session(fill).image
     path = list(index_of(good))[number]
     used = next(at for at in range(SLOTS, ENTRIES, 4) if any(good.contents(path)[at : at + 4]))
@@ -60,7 +60,7 @@ def test_a_wrong_bit_is_reported_and_the_index_built_again(number: int, byte: in
 
 @pytest.mark.parametrize("number", [0, 7, 31, COUNT - 1])
 @pytest.mark.parametrize("name", [b"UNIQ_KEY", b"KEYS"])
-def test_a_key_that_its_record_has_no_more_is_reported(name: bytes, number: int) -> None:
+def test_key_missing_from_its_record_is_reported(name: bytes, number: int) -> None:
     """The name of a property is another one: no checksum covers it."""
     good = session(fill).image
     path, at, size = records(good)[number]
@@ -70,7 +70,7 @@ def test_a_key_that_its_record_has_no_more_is_reported(name: bytes, number: int)
     assert session(look, config=CONFIG, image=first.image).value == ""
 
 
-def test_an_index_file_that_was_cut_short_is_built_again_at_once() -> None:
+def test_truncated_index_file_is_rebuilt_at_once() -> None:
     good = session(fill).image
 
     def cut(disk: SimDisk) -> None:
@@ -99,7 +99,7 @@ def test_a_pause_between_two_files_is_no_damage(pause_s: float) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_lost_index_file_is_reported_and_built_again(number: int) -> None:
+def test_lost_index_file_is_reported_and_rebuilt(number: int) -> None:
     good = session(fill).image
     path = list(index_of(good))[number]
     first = session(look, config=CONFIG, image=edited(good, lambda disk: disk.remove_name(path)))
@@ -109,7 +109,7 @@ def test_a_lost_index_file_is_reported_and_built_again(number: int) -> None:
     assert list(index_of(second.image).values()) == list(index_of(good).values())
 
 
-def test_an_index_that_was_switched_off_for_a_while_is_built_again() -> None:
+def test_index_is_rebuilt_after_being_switched_off() -> None:
     good = session(fill).image
 
     async def one_more(store: MessageStore) -> None:
@@ -154,6 +154,6 @@ async def cut_what_was_scrubbed(store: MessageStore) -> str:
     return await look(store)
 
 
-def test_an_index_that_is_cut_meanwhile_is_in_order() -> None:
+def test_index_cut_during_the_scrub_is_in_order() -> None:
     image = session(fill).image
     assert session(cut_what_was_scrubbed, config=settings(scrub_rate=64), image=image).value == ""

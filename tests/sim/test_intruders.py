@@ -28,7 +28,7 @@ loss = "none"
 """
 
 
-def test_whoever_comes_in_the_name_of_a_replica_is_believed_and_harms_nobody() -> None:
+def test_impersonated_replica_is_believed_and_does_no_harm() -> None:
     outcome = run_plan(read_toml(FORGED, "forged.toml").plan(1))
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids
     assert outcome.record is not None

@@ -53,7 +53,7 @@ def plan_of(*steps: str, nameservers: int = 1) -> Plan:
 
 
 @pytest.mark.parametrize("steps", [SICK, ARMED, STOPPED, UNMET])
-def test_an_end_that_a_fault_makes_is_none_by_itself(steps: tuple[str, ...]) -> None:
+def test_end_made_by_a_fault_is_explained(steps: tuple[str, ...]) -> None:
     assert findings(*steps) == []
 
 
@@ -79,7 +79,7 @@ def test_the_newest_fault_is_named() -> None:
     assert causes == ["disk b1 eio-fsync once for 1s as hurt"]
 
 
-def test_an_armed_point_that_is_met_is_no_end_by_itself() -> None:
+def test_end_at_an_armed_crash_point_is_explained() -> None:
     judgement = run_plan(plan_of(*ARMED)).judgement
     assert judgement is not None
     assert not judgement.result("no-unexpected-exit").excused
@@ -90,7 +90,7 @@ def test_a_node_that_ends_again_is_found(steps: tuple[str, ...]) -> None:
     assert "no-unexpected-exit" in findings(*steps, ends=2)
 
 
-def test_a_node_that_ends_by_a_fault_that_is_over_is_started_again() -> None:
+def test_node_ended_by_a_past_fault_is_restarted() -> None:
     assert findings(*LATE, ends=1, after_s=12) == []
 
 
@@ -99,7 +99,7 @@ def test_a_restart_does_not_hide_an_end() -> None:
 
 
 @pytest.mark.parametrize(("after_s", "expected_ids"), [(14.0, ["no-unexpected-exit"]), (300.0, [])])
-def test_a_nameserver_that_ends_by_itself_in_the_calm_is_found(
+def test_unexplained_nameserver_end_in_the_calm_is_found(
     after_s: float, expected_ids: list[str]
 ) -> None:
     """The other one serves everybody."""

@@ -55,7 +55,7 @@ def place_of(outcome: Outcome) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("order_key", [None, "key"])
-def test_each_of_a_batch_is_told_where_it_is(order_key: str | None) -> None:
+def test_each_message_of_a_batch_gets_its_place(order_key: str | None) -> None:
     bodies = [b"%d" % number for number in range(COUNT)]
 
     async def main(world: World) -> tuple[list[Outcome], list[Received], float]:
@@ -85,7 +85,7 @@ def test_each_of_a_batch_is_told_where_it_is(order_key: str | None) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_kill_of_the_master_takes_no_batch_that_was_sent(seed: int) -> None:
+def test_killed_master_loses_no_batch_sent(seed: int) -> None:
     outcomes: dict[bytes, Outcome] = {}
     stopping: list[bool] = []
 
@@ -148,7 +148,7 @@ def test_one_that_no_broker_takes_is_refused_alone() -> None:
     assert count == 5
 
 
-def test_who_is_cancelled_before_the_batch_went_is_not_sent_and_the_others_are() -> None:
+def test_cancelled_message_is_not_sent_and_others_are() -> None:
     async def main(world: World) -> tuple[list[Outcome], set[bytes]]:
         outcomes: list[Outcome] = []
 
@@ -170,7 +170,7 @@ def test_who_is_cancelled_before_the_batch_went_is_not_sent_and_the_others_are()
 
 
 @pytest.mark.parametrize("how", ["end", "cancel"])
-def test_a_producer_that_ends_sends_what_lingers_at_once(how: str) -> None:
+def test_closing_producer_sends_lingering_messages_at_once(how: str) -> None:
     async def main(world: World) -> tuple[Outcome, float]:
         outcomes: list[Outcome] = []
 
@@ -242,7 +242,7 @@ class Choosy:
         pass
 
 
-def test_a_selector_that_raises_is_the_trouble_of_its_senders_only() -> None:
+def test_raising_selector_fails_only_its_own_senders() -> None:
     async def main(world: World) -> list[Outcome]:
         async with producer(world, select=Choosy()) as sender:
             with pytest.raises(BadMessage, match="an order key is text"):
@@ -274,7 +274,7 @@ def test_after_the_end_nothing_is_sent() -> None:
     assert len(outcomes) == 2
 
 
-def test_who_has_waited_for_room_does_not_hurry_others() -> None:
+def test_waiter_for_memory_does_not_hurry_others() -> None:
     """They would fail with it, on a healthy broker."""
 
     async def main(world: World) -> list[Outcome]:
@@ -303,7 +303,7 @@ def test_who_has_waited_for_room_does_not_hurry_others() -> None:
         assert all(isinstance(outcome, Sent) for outcome in cluster.run(main))
 
 
-def test_memory_is_given_in_order_and_to_nobody_who_left() -> None:
+def test_memory_is_granted_in_order_and_not_after_leaving() -> None:
     async def main() -> list[str]:
         memory, order, over = Memory(10), list[str](), trio.Event()
 

@@ -70,7 +70,7 @@ async def _until_quiet(reader: Consumer) -> Any:
 
 
 @pytest.mark.parametrize("attributes", ["", "+queue.type=BatchCQ"], ids=["ordinary", "batches"])
-def test_what_cannot_be_handled_comes_again_and_is_dead_in_the_end(attributes: str) -> None:
+def test_unhandled_message_is_retried_and_then_dead(attributes: str) -> None:
     async def main(world: World) -> None:
         await send(world, b"good", b"late", b"bad", b"better", attributes=attributes)
         tries: Counter[bytes] = Counter()
@@ -102,7 +102,7 @@ def test_what_cannot_be_handled_comes_again_and_is_dead_in_the_end(attributes: s
     run_cluster(main)
 
 
-def test_a_function_that_does_not_return_holds_nobody_else_up() -> None:
+def test_hanging_function_delays_no_other_queue() -> None:
     async def main(world: World) -> None:
         await send(world, b"stuck", *(b"%d" % number for number in range(30)), queues=1)
         bodies: list[bytes] = []
@@ -122,7 +122,7 @@ def test_a_function_that_does_not_return_holds_nobody_else_up() -> None:
     run_cluster(main)
 
 
-def test_a_stop_lets_what_is_in_hand_be_handled() -> None:
+def test_stop_finishes_messages_in_progress() -> None:
     async def main(world: World) -> None:
         await send(world, *(b"%d" % number for number in range(60)))
         begun, done = set[bytes](), set[bytes]()
@@ -206,7 +206,7 @@ def test_a_master_that_is_killed_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_message_that_was_lost_meanwhile_is_put_back_and_not_what_took_its_place(
+def test_lost_message_is_put_back_instead_of_its_successor(
     ordered: bool,
 ) -> None:
     """Its broker has another one at that offset: the function's program sends a copy (1306590)."""
@@ -292,7 +292,7 @@ def test_ordered_members_never_have_a_queue_at_once(seed: int) -> None:
         assert len(offsets) - len(set(offsets)) < 10, "too many come again"
 
 
-def test_an_ordered_message_that_fails_for_ever_is_dead_in_the_end() -> None:
+def test_ordered_message_failing_for_ever_is_dead_at_last() -> None:
     async def main(world: World) -> None:
         await send(world, b"0", b"bad", b"2", queues=1)
         deliveries: list[tuple[bytes, int]] = []
@@ -312,7 +312,7 @@ def test_an_ordered_message_that_fails_for_ever_is_dead_in_the_end() -> None:
     run_cluster(main)
 
 
-def test_the_lock_of_a_member_that_is_gone_without_a_word_ends() -> None:
+def test_lock_of_a_vanished_member_expires() -> None:
     """A broker keeps it for a minute; one that ends in an orderly way gives it back."""
 
     async def main(world: World) -> None:

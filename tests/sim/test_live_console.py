@@ -235,7 +235,7 @@ def test_a_button_that_makes_no_sense_says_why(tmp_path: Path) -> None:
     assert not record.crashes
 
 
-def test_a_slave_that_lacks_what_another_one_has_is_not_made_the_master(tmp_path: Path) -> None:
+def test_slave_behind_another_is_not_promoted(tmp_path: Path) -> None:
     async def script(hands: Hands) -> None:
         await hands.press("kill", "b3")
         await trio.sleep(2)
@@ -250,7 +250,7 @@ def test_a_slave_that_lacks_what_another_one_has_is_not_made_the_master(tmp_path
     assert not record.stalls
 
 
-def test_what_the_backend_lacks_is_told_as_the_reason(tmp_path: Path) -> None:
+def test_missing_backend_capability_is_the_reason_shown(tmp_path: Path) -> None:
     async def script(hands: Hands) -> None:
         lacks = hands.conductor.backend.lacks
         hands.conductor.backend.lacks = (  # type: ignore[method-assign]
@@ -312,7 +312,7 @@ def test_the_fault_phase_outlasts_its_steps_until_it_is_ended(tmp_path: Path) ->
     assert hands.session().faults_s == pytest.approx(lasted_s, abs=0.01)
 
 
-def test_a_start_by_others_ends_what_was_killed_by_hand(tmp_path: Path) -> None:
+def test_start_by_others_ends_a_manual_kill(tmp_path: Path) -> None:
     async def script(hands: Hands) -> None:
         await trio.sleep(0.5)
         await hands.press("kill", "b3")
@@ -331,7 +331,7 @@ def test_a_start_by_others_ends_what_was_killed_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["group", "pull"])
-def test_readers_that_are_paused_fall_behind_and_catch_up(tmp_path: Path, mode: str) -> None:
+def test_paused_readers_fall_behind_and_catch_up(tmp_path: Path, mode: str) -> None:
     """Both the page and the report show it."""
     consumers = Consumers(count=2, members=1, mode=mode)  # type: ignore[arg-type]
     steps = (parse_step("at 1s pause clients:consumers for 4s"),)

@@ -99,7 +99,7 @@ def test_files_are_made_a_few_at_a_time(is_full: bool) -> None:
     assert 0 < most <= 40
 
 
-def test_files_are_the_same_as_with_one_message_after_the_other() -> None:
+def test_files_equal_those_of_single_messages() -> None:
     async def at_once(store: MessageStore) -> None:
         put_all(store)
         await settle(store)

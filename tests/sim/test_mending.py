@@ -10,7 +10,7 @@ from rocketbed.chaos.search.runner import run_plan
 LONGER_THAN_THE_FAULT_PHASE = ["at 2s double b2 for 60s", "at 3s clock b3 jump 20s for 60s"]
 
 
-def test_end_of_fault_phase_undoes_lasting_faults(tmp_path: Path) -> None:
+def test_end_of_the_storm_undoes_lasting_faults(tmp_path: Path) -> None:
     plan = Plan(
         name="lasting",
         seed=3,

@@ -122,7 +122,7 @@ def start(simulation: Simulation, target: Target) -> tuple[Any, MetadataSync]:
     return process, created[0]
 
 
-def test_everything_is_copied_at_once_and_only_again_when_it_differs() -> None:
+def test_everything_is_copied_first_and_then_only_changes() -> None:
     broker, target = Broker(), Target()
     with Simulation() as simulation:
         simulation.start("master", broker.run)
@@ -161,7 +161,7 @@ def test_changes_and_deletions_follow() -> None:
         assert target.groups.replaced == 1
 
 
-def test_deletions_are_told_in_each_round_behind_the_tables() -> None:
+def test_each_round_reports_deletions_after_the_tables() -> None:
     broker, target = Broker(), Target()
     broker.topics.rb_deleted = {"B": 4400}
     with Simulation() as simulation:
@@ -192,7 +192,7 @@ def test_tables_are_copied_while_a_slow_disk_takes_over_the_rest() -> None:
         assert target.matched == sync.rounds > 2
 
 
-def test_the_other_port_is_asked_when_the_first_is_silent() -> None:
+def test_other_port_is_asked_when_the_first_is_silent() -> None:
     broker, target = Broker(), Target()
     with Simulation() as simulation:
         simulation.start("master", broker.run, PORT - 2)
@@ -217,7 +217,7 @@ def test_a_master_that_refuses_topics_fails_the_round() -> None:
         assert "cannot connect" in sync.last_error
 
 
-def test_a_master_that_is_away_is_told_once_and_asked_again() -> None:
+def test_missing_master_is_reported_once_and_retried() -> None:
     broker, target = Broker(), Target()
     with Simulation() as simulation:
         simulation.host("master")
@@ -239,7 +239,7 @@ def test_a_master_that_is_away_is_told_once_and_asked_again() -> None:
         assert sync.rounds == rounds
 
 
-def test_a_file_that_cannot_be_written_fails_the_round_and_not_the_node() -> None:
+def test_unwritable_file_fails_the_round_and_not_the_node() -> None:
     broker, target = Broker(), Target()
     target.failure = OSError(errno.EMFILE, "Too many open files")
     with Simulation() as simulation:
@@ -253,7 +253,7 @@ def test_a_file_that_cannot_be_written_fails_the_round_and_not_the_node() -> Non
         assert (process.done, sync.last_error, len(target.texts)) == (False, "", 1)
 
 
-def test_a_body_that_cannot_be_read_leaves_the_tables_alone() -> None:
+def test_unreadable_body_leaves_the_tables_alone() -> None:
     async def broken(world: World) -> None:
         def refuse(command: Command, _connection: Connection) -> Command:
             return answer(command, ResponseCode.SUCCESS, body=b"{broken")

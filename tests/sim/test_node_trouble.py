@@ -30,7 +30,7 @@ async def fill_and_delete(session: Session) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kill", "power"])
-def test_a_deletion_that_a_crash_interrupted_can_be_asked_for_again(kind: str) -> None:
+def test_deletion_interrupted_by_a_crash_can_be_repeated(kind: str) -> None:
     async def delete_again(session: Session) -> tuple[str, list[bytes]]:
         answer = await session.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DELETE)
         assert answer.code == 0
@@ -45,7 +45,7 @@ def test_a_deletion_that_a_crash_interrupted_can_be_asked_for_again(kind: str) -
         assert result == ("0", [b"new"]), f"{kind} at event {event}"
 
 
-def test_a_send_to_a_new_topic_that_is_deleted_meanwhile_is_answered() -> None:
+def test_send_to_a_topic_deleted_meanwhile_is_answered() -> None:
     async def scenario(session: Session) -> list[int]:
         session.world.disk.sync_seconds = (0.2, 0.2)  # type: ignore[attr-defined]
         codes: list[int] = []
@@ -67,7 +67,7 @@ def test_a_send_to_a_new_topic_that_is_deleted_meanwhile_is_answered() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"{}"])
-def test_topics_of_a_lost_table_are_made_again_from_their_queues(content: bytes | None) -> None:
+def test_topics_of_a_lost_table_are_rebuilt_from_queues(content: bytes | None) -> None:
     async def fill(session: Session) -> None:
         for number in range(6):
             await session.send("A", b"%d" % number, queue_id=number % 2)
@@ -90,7 +90,7 @@ def test_topics_of_a_lost_table_are_made_again_from_their_queues(content: bytes 
     assert node_run(look, image=first.image).value == expected
 
 
-def test_a_topic_whose_name_rotted_in_the_table_is_made_again() -> None:
+def test_topic_with_a_rotten_name_is_restored() -> None:
     """A wrong byte in the name leaves a table that reads well; the index is lost beside it."""
 
     async def fill(session: Session) -> None:
@@ -151,7 +151,7 @@ def test_a_row_that_hides_messages_is_told(old: bytes, new: bytes, prefix: str) 
     assert [line for line in lines if line.startswith(prefix)] == node_run(look, image=image).value
 
 
-def test_a_held_pull_whose_queue_cannot_be_read_is_told_so() -> None:
+def test_held_pull_of_an_unreadable_queue_gets_an_error() -> None:
     async def scenario(session: Session) -> tuple[Command, list[bytes]]:
         assert (await session.send(body=b"first")).code == 0
         await session.node.store.dispatched.wait_for(session.node.store.max_offset)

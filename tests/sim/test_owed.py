@@ -34,7 +34,7 @@ def as_slave(image: DiskImage) -> tuple[DiskImage, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("starts", [1, 3])
-def test_a_slave_that_lost_its_end_is_no_master_until_it_was_sent_again(starts: int) -> None:
+def test_slave_without_its_end_is_no_master_until_resent(starts: int) -> None:
     good = session(fill_and_close).image
     image = edited(good, zeroed)
     for _ in range(starts):
@@ -69,7 +69,7 @@ def test_an_operator_may_give_up_what_is_owed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["kill", "power"])
-def test_a_log_that_ends_behind_a_blank_record_has_lost_nothing(kind: str) -> None:
+def test_log_ending_after_a_blank_record_lost_nothing(kind: str) -> None:
     """A start takes away the segment made ahead; one that is killed then leaves the blank record as
     the last of all, which is on disk as far as F says."""
     good = session(fill_and_close).image

@@ -56,7 +56,7 @@ async def slave(world: World, config: StoreConfig, log: bytes) -> list[str]:
     return troubles
 
 
-def test_a_record_that_is_not_all_there_is_waited_for() -> None:
+def test_incomplete_record_is_waited_for() -> None:
     config = settings(Random(1), segment_size=1 << 20, sync_flush=False)
     log = run_solo(master, config).value
     assert run_solo(slave, replace(config, is_slave=True), log).value == []
@@ -89,7 +89,7 @@ SYNC_S = 0.2
 
 
 @pytest.mark.parametrize("with_failover", [False, True])
-def test_what_is_known_to_be_on_disk_ends_with_a_record_whatever_comes_meanwhile(
+def test_flushed_offset_is_always_a_record_end(
     with_failover: bool,
 ) -> None:
     """Else a power cut may leave a record that begins below F and is no whole one, and a start
@@ -126,7 +126,7 @@ async def fillers_by_the_byte(world: World, config: StoreConfig, log: bytes) -> 
     return shortest
 
 
-def test_what_fills_a_file_may_come_in_pieces_as_well() -> None:
+def test_filler_may_arrive_in_pieces() -> None:
     """The session `failover-led` met a follower that took half of one for damage."""
     shortest: list[int] = []
     for size in range(2000, 3000, 12):

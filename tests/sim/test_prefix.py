@@ -241,16 +241,14 @@ def test_any_two_logs(seed: int) -> None:
         pair.check()
 
 
-def test_a_slave_that_knows_the_masters_end_is_done_at_once() -> None:
+def test_slave_that_knows_the_masters_end_is_done_at_once() -> None:
     with Pair(500, 2000, 0) as pair:
         pair.run_until(pair.is_equal, seconds=1)
         assert pair.is_equal()
 
 
 @pytest.mark.parametrize(("theirs", "tells"), [(0, True), (2000, True), (2000, False)])
-def test_a_master_that_came_back_with_another_log_is_not_to_be_copied(
-    theirs: int, tells: bool
-) -> None:
+def test_master_back_with_another_log_is_not_copied(theirs: int, tells: bool) -> None:
     """It was restored from an old backup: the slave that followed it may have the only copy."""
     with Pair(0, 3000, theirs, tells=tells, followed=f"master:{PORT}") as pair:
         pair.run_until(lambda: pair.slave.state == "refused")
@@ -273,7 +271,7 @@ def test_logs_with_nothing_in_common_are_refused(tells: bool) -> None:
         assert all(link.acknowledged == 0 for link in pair.board.links)
 
 
-def test_what_is_common_may_lie_below_what_the_slave_keeps() -> None:
+def test_common_end_may_be_below_the_slaves_beginning() -> None:
     with Pair(900, 3000, 2000, first=1000) as pair:
         pair.run_until(lambda: pair.slave.state == "refused")
         assert isinstance(pair.slave.refusal, NothingInCommon)
@@ -283,7 +281,7 @@ def test_what_is_common_may_lie_below_what_the_slave_keeps() -> None:
         assert "the master's log ends at 91000" in str(pair.slave.refusal)
 
 
-def test_what_is_common_may_have_expired_on_the_master() -> None:
+def test_common_end_may_have_expired_on_the_master() -> None:
     with Pair(500, 3000, 5000) as pair:
         pair.simulation.process("master").call(pair.master_log.expire, 2 * SEGMENT)
         pair.run_until(lambda: pair.slave.state == "refused")
@@ -291,7 +289,7 @@ def test_what_is_common_may_have_expired_on_the_master() -> None:
         assert "from 200000" in str(pair.slave.refusal)
 
 
-def test_a_master_that_begins_where_the_slave_ends_is_not_followed() -> None:
+def test_master_beginning_at_the_slaves_end_is_not_followed() -> None:
     """Nothing of the two can be compared, whatever an earlier search has found."""
     with Pair(2000, 0, 1000) as pair:
         pair.simulation.process("master").call(pair.master_log.expire, 2 * SEGMENT)
@@ -309,7 +307,7 @@ def test_a_master_that_begins_where_the_slave_ends_is_not_followed() -> None:
             search.first_report(2 * SEGMENT - 100)
 
 
-def test_nothing_is_acknowledged_before_it_is_on_record_whom_the_log_follows() -> None:
+def test_followed_log_is_recorded_before_any_acknowledgement() -> None:
     """However long a slow disk takes for that: a heartbeat said it all after 5 s."""
     with Pair(500, 0, 30, note_s=8) as pair:
         pair.simulation.run(7.5)
@@ -321,7 +319,7 @@ def test_nothing_is_acknowledged_before_it_is_on_record_whom_the_log_follows() -
         assert [link.acknowledged for link in pair.board.links] == [530 * RECORD]
 
 
-def test_a_record_that_takes_longer_than_a_master_waits_is_written() -> None:
+def test_record_slower_than_the_masters_patience_is_written() -> None:
     """It was begun again with each connection, and never done."""
     with Pair(500, 0, 30, note_s=31) as pair:
         pair.run_until(lambda: pair.memory.followed == f"master:{PORT}", seconds=35)
@@ -330,7 +328,7 @@ def test_a_record_that_takes_longer_than_a_master_waits_is_written() -> None:
 
 
 @pytest.mark.parametrize(("followed", "is_acknowledged"), [("", False), (f"master:{PORT}", True)])
-def test_who_compares_for_long_acknowledges_only_to_whom_the_log_follows(
+def test_long_comparison_acknowledges_only_to_the_followed_master(
     followed: str, *, is_acknowledged: bool
 ) -> None:
     """Behind an earlier connection that broke before it was on record: the heartbeat said it."""
@@ -347,7 +345,7 @@ def test_a_slave_is_not_cut_for_another_slave() -> None:
         pair.check()
 
 
-def test_a_slave_that_a_nameserver_still_calls_the_master_is_not_followed() -> None:
+def test_slave_listed_as_master_is_not_followed() -> None:
     """Seed 853416: a former master was restarted as a slave, and fed another slave its old end
     before it was cut itself; that one then had what no promotion allowed it to give up."""
     with Pair(500, 100, 200, is_slave=True) as pair:
@@ -362,7 +360,7 @@ def test_a_slave_that_a_nameserver_still_calls_the_master_is_not_followed() -> N
         pair.check()
 
 
-def test_a_new_slave_begins_again_where_the_first_message_was_deleted_meanwhile() -> None:
+def test_new_slave_restarts_when_its_first_message_expired() -> None:
     """Seed 853691: retention took it between the question for it and the first report."""
 
     async def find_start(pair: Pair) -> LogStart:
@@ -379,7 +377,7 @@ def test_a_new_slave_begins_again_where_the_first_message_was_deleted_meanwhile(
         assert len(pair.events("replication.begun_again")) == 1
 
 
-def test_a_new_slave_that_cannot_begin_again_says_so_and_tries_on() -> None:
+def test_new_slave_that_cannot_restart_keeps_trying() -> None:
     async def find_start(pair: Pair) -> LogStart:
         pair.cutter.refusal = "no room"
         data = pair.master_log.read(0, RECORD)
@@ -403,7 +401,7 @@ def test_a_cut_that_is_refused_is_tried_again() -> None:
         pair.check()
 
 
-def test_a_new_master_is_compared_from_the_end_again() -> None:
+def test_new_master_is_compared_from_the_end_again() -> None:
     with Pair(0, 3000, 2000) as pair:
         pair.run_until(lambda: pair.slave.state == "refused")
         process = pair.simulation.process("slave")

@@ -65,7 +65,7 @@ def check_cut(group: Group, name: str, before: bytes) -> None:
 
 @pytest.mark.parametrize("sent_after", [0, 5, 40])
 @pytest.mark.parametrize("how", ["kill", "power", "stop"])
-def test_a_former_master_is_cut_to_the_common_prefix_and_follows(
+def test_former_master_is_cut_to_the_common_prefix_and_follows(
     how: str, sent_after: int, tmp_path: Path
 ) -> None:
     """Killed and stopped, it has its whole log; after a power cut, what was on its disk."""
@@ -119,7 +119,7 @@ def test_both_went_on_for_several_segments(tmp_path: Path) -> None:
         finish(group, tmp_path)
 
 
-def test_another_slave_that_is_longer_than_the_promoted_one(tmp_path: Path) -> None:
+def test_second_slave_longer_than_the_promoted_one(tmp_path: Path) -> None:
     with Group(4) as group:
         group.start("b1", "b2", "b3")
         group.simulation.run(2)
@@ -185,7 +185,7 @@ def test_without_the_setting_it_is_refused_and_the_setting_is_named() -> None:
 
 
 @pytest.mark.parametrize("mark", ["kept", "lost"])
-def test_a_master_with_less_and_another_address_was_promoted_by_nobody(mark: str) -> None:
+def test_shorter_master_at_another_address_was_not_promoted(mark: str) -> None:
     """A container that was moved and has an older disk, for example; or the slave's own mark is
     lost.
     """
@@ -333,7 +333,7 @@ def test_offsets_beyond_the_promoted_log_are_brought_down() -> None:
         assert tables["b1"].offset_table == tables["b2"].offset_table
 
 
-def test_a_slave_has_a_new_topic_as_soon_as_its_first_message() -> None:
+def test_slave_has_a_new_topic_with_its_first_message() -> None:
     """Else, promoted before the next copy of the tables, it would hold messages of no topic."""
 
     with Group(13) as group:
@@ -347,7 +347,7 @@ def test_a_slave_has_a_new_topic_as_soon_as_its_first_message() -> None:
         assert topic == group.nodes["b1"].tables.topics.get("T")
 
 
-def test_a_pull_held_by_a_slave_is_answered_when_its_log_is_cut() -> None:
+def test_held_pull_at_a_slave_is_answered_on_a_cut() -> None:
     """Held at an offset that other messages get; else it would wait, then skip them."""
 
     def pull(offset: int) -> Command:

@@ -43,7 +43,7 @@ def moved_aside(run: SoloRun) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", STRAYS)
-def test_what_is_in_the_way_of_a_new_queue_is_moved_aside(name: str) -> None:
+def test_obstacle_of_a_new_queue_is_moved_aside(name: str) -> None:
     whole = session(fill_and_close)
     count = session(count_of_t, image=whole.image).value
     run = session(send_to_both, image=edited(whole.image, file_at(name)))
@@ -103,7 +103,7 @@ def test_a_second_stray_does_not_replace_the_first() -> None:
 
 
 @pytest.mark.parametrize("name", ["rocketbed.tmp", "rocketbed.cut"])
-def test_a_file_in_place_of_a_folder_of_ours_stops_the_start(name: str) -> None:
+def test_file_in_place_of_our_folder_stops_the_start(name: str) -> None:
     image = edited(session(fill_and_close).image, file_at("x"))
 
     def change(disk: SimDisk) -> None:

@@ -139,9 +139,7 @@ def test_a_crash_at_any_moment(kind: str, image: DiskImage, is_batch: bool, tmp_
         assert second_result[1:] == (10, {is_batch}), event
 
 
-def test_a_stop_before_they_are_made_again_is_no_clean_one(
-    image: DiskImage, is_batch: bool
-) -> None:
+def test_stop_during_recreation_is_not_clean(image: DiskImage, is_batch: bool) -> None:
     async def learn(store: MessageStore) -> None:
         topics.knows = True
         await store.close()

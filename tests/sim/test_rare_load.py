@@ -85,7 +85,7 @@ def test_its_keys_are_read_back() -> None:
     assert (plan.producers, plan.broken) == (PLAN.producers, PLAN.broken)
 
 
-def test_nodes_without_an_index_are_judged_by_what_needs_none() -> None:
+def test_nodes_without_an_index_skip_index_checks() -> None:
     plan = Plan(
         name="no-index",
         seed=1,

@@ -10,7 +10,7 @@ from tests.support.sim.store_session import put, session, settings, settle
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_a_pull_gets_is_what_stands_in_the_log(seed: int) -> None:
+def test_pull_returns_the_bytes_of_the_log(seed: int) -> None:
     """Over several segments or reads, with gaps on both sides of what is read in one go."""
     drawn = random.Random(seed)
     queues = drawn.choice([1, 2, 5])

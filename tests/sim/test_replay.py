@@ -107,7 +107,7 @@ def test_files_that_cannot_be_used(outcome: Outcome, tmp_path: Path) -> None:
         load_replay(path)
 
 
-def test_a_finding_is_shrunk_to_the_step_that_makes_it(tmp_path: Path) -> None:
+def test_finding_is_shrunk_to_the_step_that_causes_it(tmp_path: Path) -> None:
     """What was damaged on the only disk cannot be read to the end."""
     steps = (
         *STEPS[:1],

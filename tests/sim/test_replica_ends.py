@@ -54,9 +54,7 @@ def fill(group: FailoverNodes) -> tuple[str, int, list[int]]:
 
 @pytest.mark.parametrize("is_repeated", [False, True])
 @pytest.mark.parametrize("more", [0, 1000])
-def test_a_record_where_the_next_leader_fills_the_file_is_cut_off(
-    more: int, is_repeated: bool
-) -> None:
+def test_record_in_place_of_the_leaders_filler_is_cut_off(more: int, is_repeated: bool) -> None:
     """The marker of its epoch had no room where a smaller record has, which no other replica got,
     nor anything after it: by the epochs the two logs are the same up to there.
     """
@@ -83,7 +81,7 @@ def test_a_record_where_the_next_leader_fills_the_file_is_cut_off(
 
 
 @pytest.mark.parametrize("trouble", ["rotten", "unreadable"])
-def test_where_the_leaders_log_is_damaged_before_a_filler_nothing_is_cut(trouble: str) -> None:
+def test_nothing_is_cut_where_the_leaders_log_is_damaged(trouble: str) -> None:
     """Its own copy is no measure then: the former leader's bytes may be the last good ones."""
     with FailoverNodes(1) as group:
         first, end, begins = fill(group)

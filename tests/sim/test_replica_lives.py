@@ -43,7 +43,7 @@ def lives(*rows: tuple[int, bool, bool], trusts_cache: bool = True) -> list[bool
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_a_loss_is_told_in_a_later_life_too(stops: bool) -> None:
+def test_loss_is_reported_in_later_incarnations(stops: bool) -> None:
     """The life that began without what the power took ended in order, unheard."""
     results = lives((1, True, False), (2, False, stops), (2, False, stops), (2, True, stops))
     assert results == [True, False, False, False]
@@ -51,7 +51,7 @@ def test_a_loss_is_told_in_a_later_life_too(stops: bool) -> None:
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_the_same_where_a_kill_may_take_what_is_in_memory(stops: bool) -> None:
+def test_loss_is_reported_when_a_kill_loses_memory(stops: bool) -> None:
     results = lives((1, True, False), (1, False, stops), (1, True, True), (1, True, True),
                   trusts_cache=False)  # fmt: skip
     assert results == [True, False, False, True]

@@ -52,7 +52,7 @@ def test_kills_and_power_cuts_of_anyone_lose_nothing_acknowledged(
         cluster.check_queue("master")
 
 
-def test_a_master_that_comes_back_empty_is_refused_and_nothing_is_taken_from_it() -> None:
+def test_empty_returning_master_is_refused() -> None:
     with Cluster(seed=1) as cluster:
         for name in NAMES[:2]:
             cluster.start(name)
@@ -78,7 +78,7 @@ def test_a_master_that_comes_back_empty_is_refused_and_nothing_is_taken_from_it(
         assert slave.tables.topics.get("T") is not None
 
 
-def test_a_master_that_lost_its_end_is_refused_by_a_slave_that_has_it() -> None:
+def test_truncated_master_is_refused_by_a_longer_slave() -> None:
     with Cluster(seed=2) as cluster:
         for name in NAMES[:2]:
             cluster.start(name)
@@ -100,7 +100,7 @@ def test_a_master_that_lost_its_end_is_refused_by_a_slave_that_has_it() -> None:
         assert slave.state != "following"
 
 
-def test_a_slave_with_a_full_disk_goes_on_when_there_is_room() -> None:
+def test_slave_with_a_full_disk_resumes_when_it_has_room() -> None:
     with Cluster(seed=3) as cluster:
         for name in NAMES[:2]:
             cluster.start(name)
@@ -119,7 +119,7 @@ def test_a_slave_with_a_full_disk_goes_on_when_there_is_room() -> None:
         cluster.check_queue("slave-1")
 
 
-def test_a_stopped_slave_whose_log_ends_inside_a_record_can_become_the_master() -> None:
+def test_stopped_slave_with_a_partial_record_can_be_promoted() -> None:
     with Cluster(seed=4) as cluster:
         for name in NAMES[:2]:
             cluster.start(name)
@@ -158,7 +158,7 @@ def test_a_stopped_slave_whose_log_ends_inside_a_record_can_become_the_master() 
         assert cluster.nodes["new"].store.max_offset == whole
 
 
-def test_what_a_thread_reads_for_a_slave_is_held_meanwhile(
+def test_data_read_for_a_slave_is_pinned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else retention closes the file under the thread, and its number may be another file's."""

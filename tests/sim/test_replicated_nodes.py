@@ -56,7 +56,7 @@ async def lose_a_connection_unnoticed(world: World) -> None:
         await trio.sleep(0.1)
 
 
-def test_three_copies_are_not_one_slave_that_dialled_again() -> None:
+def test_three_copies_are_not_one_redialling_slave() -> None:
     with Cluster(seed=1, in_sync=3) as cluster:
         cluster.start("master")
         cluster.run(1)
@@ -164,7 +164,7 @@ def test_an_empty_slave_of_an_upstream_like_master(start_at: str) -> None:
             cluster.check_queue("slave-1")
 
 
-def test_an_empty_slave_begins_where_the_masters_log_begins_now() -> None:
+def test_empty_slave_begins_at_the_masters_first_offset() -> None:
     with Cluster(seed=7) as cluster:
         cluster.start("master", slaves=0, fresh="last_file")
         cluster.run(1)

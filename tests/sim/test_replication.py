@@ -138,7 +138,7 @@ class Group:
         ]
 
 
-def test_an_empty_slave_copies_the_whole_log_then_follows() -> None:
+def test_empty_slave_copies_the_whole_log_then_follows() -> None:
     with Group() as group:
         master = group.start("master", holding(550_000))
         slave = group.start("slave")
@@ -156,7 +156,7 @@ def test_an_empty_slave_copies_the_whole_log_then_follows() -> None:
         assert slave.slave.runtime_info().is_activated
 
 
-def test_an_empty_slave_begins_at_the_first_byte_that_is_kept() -> None:
+def test_empty_slave_begins_at_the_first_kept_byte() -> None:
     with Group() as group:
         group.start("master", holding(550_000, first=200_000))
         slave = group.start("slave")
@@ -183,7 +183,7 @@ def test_an_empty_master_waits_with_its_slave() -> None:
         group.run_until_equal("slave", seconds=1)
 
 
-def test_a_master_that_comes_back_after_long_is_found_at_once_and_not_logged_for_ever() -> None:
+def test_returning_master_is_found_at_once_and_logged_twice() -> None:
     with Group() as group:
         group.start("master", holding(1000))
         group.start("slave")
@@ -228,7 +228,7 @@ def test_acknowledgements_never_pass_what_a_slave_has() -> None:
         assert master.confirmed.value == master.log.written.value
 
 
-def test_a_sync_flush_slave_acknowledges_only_what_is_on_disk() -> None:
+def test_sync_flush_slave_acknowledges_only_synced_bytes() -> None:
     with Group() as group:
         master = group.start("master")
         slave = group.start("slave", flushes=True)
@@ -266,7 +266,7 @@ def test_killed_masters_and_slaves_come_back(seed: int) -> None:
         assert group.events("replication.refused") == []
 
 
-def test_a_slave_behind_a_cut_gives_up_and_follows_again() -> None:
+def test_slave_behind_a_cut_gives_up_and_follows_again() -> None:
     with Group() as group:
         group.start("master", holding(1000))
         slave = group.start("slave")
@@ -280,7 +280,7 @@ def test_a_slave_behind_a_cut_gives_up_and_follows_again() -> None:
         group.run_until_equal("slave", seconds=15)
 
 
-def test_a_paused_master_is_given_up_after_twenty_seconds() -> None:
+def test_paused_master_is_given_up_after_twenty_seconds() -> None:
     with Group() as group:
         group.start("master", holding(1000))
         group.start("slave")
@@ -306,7 +306,7 @@ def test_a_slave_with_other_bytes_refuses_its_master() -> None:
         assert len(group.events("replication.refused")) >= 2
 
 
-def test_a_slave_with_a_longer_log_refuses_and_is_refused() -> None:
+def test_longer_slave_refuses_and_is_refused() -> None:
     with Group() as group:
         master = group.start("master", holding(1000))
         slave = group.start("slave", holding(200_000))
@@ -317,7 +317,7 @@ def test_a_slave_with_a_longer_log_refuses_and_is_refused() -> None:
         assert "shorter" in str(group.events("replication.not_served", "slave")[0]["reason"])
 
 
-def test_a_master_that_ends_inside_the_compared_piece_is_refused() -> None:
+def test_master_ending_inside_the_compared_piece_is_refused() -> None:
     with Group() as group:
         master = group.start("master", holding(1000))
         slave = group.start("slave", holding(1200))
@@ -331,7 +331,7 @@ def test_a_master_that_ends_inside_the_compared_piece_is_refused() -> None:
         assert slave.log.contents() == text(0, 1200)
 
 
-def test_a_master_that_came_back_shorter_is_not_followed_blindly() -> None:
+def test_shorter_returning_master_is_not_followed_blindly() -> None:
     with Group() as group:
         group.start("master")
         slave = group.start("slave")
@@ -348,7 +348,7 @@ def test_a_master_that_came_back_shorter_is_not_followed_blindly() -> None:
         assert group.replicas["master"].confirmed.value <= 3000
 
 
-def test_a_diverged_slave_acknowledges_nothing_however_far_it_is() -> None:
+def test_diverged_slave_acknowledges_nothing() -> None:
     with Group() as group:
         master = group.start("master", holding(300_000))
         slave = group.start("slave", holding(290_000, last_bytes=b"#" * 200_000))
@@ -357,7 +357,7 @@ def test_a_diverged_slave_acknowledges_nothing_however_far_it_is() -> None:
         assert master.confirmed.value == 0
 
 
-def test_a_slave_that_needs_what_has_expired_is_told() -> None:
+def test_slave_that_needs_expired_data_is_told() -> None:
     with Group() as group:
         group.start("master", holding(500_000, first=300_000))
         slave = group.start("slave", holding(150_000))
@@ -391,7 +391,7 @@ def test_a_slave_follows_whom_it_is_told() -> None:
         group.run_until_equal("slave", seconds=1)
 
 
-def test_a_disk_that_is_full_stops_no_one_else_and_heals() -> None:
+def test_full_disk_stops_no_other_slave_and_recovers() -> None:
     with Group() as group:
         group.start("master")
         slave = group.start("slave")
@@ -491,7 +491,7 @@ async def read_up_to(stream: Any, offset: int, at: int = 0) -> int:
     return at
 
 
-def test_a_slave_that_dialled_again_is_one_replica_while_its_old_connection_hangs() -> None:
+def test_redialling_slave_counts_once_beside_a_hanging_connection() -> None:
     with Group() as group:
         master = group.start("master", holding(1000), in_sync_replicas=3)
         group.simulation.run(0.1)

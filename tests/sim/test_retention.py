@@ -77,7 +77,7 @@ def test_expired_segments_go_in_their_hour_only() -> None:
     assert lows == sorted(lows)
 
 
-def test_nobody_is_given_a_later_message_while_files_go() -> None:
+def test_no_reader_skips_a_message_during_deletion() -> None:
     """At each moment in which others run, a pull of what is gone is told that it is."""
 
     async def work(store: MessageStore) -> object:
@@ -121,7 +121,7 @@ def test_queues_and_index_follow_the_log() -> None:
     assert f"{ROOT}/consumequeue/T/0/{0:020d}" not in run.image.paths()
 
 
-def test_a_power_cut_brings_back_no_segment_without_the_next_one() -> None:
+def test_power_cut_restores_no_segment_without_the_next() -> None:
     config = settings(reserved_ms=0, delete_batch_max=3)
     disks: list[SimDisk] = []
 
@@ -146,7 +146,7 @@ def test_a_power_cut_brings_back_no_segment_without_the_next_one() -> None:
             assert session(count, config=config, image=cut.image, boots=2).value >= 1
 
 
-def test_a_segment_that_is_read_waits_but_not_for_ever() -> None:
+def test_segment_being_read_waits_for_a_limited_time() -> None:
     async def work(store: MessageStore) -> object:
         await fill(store)
         segments = store.log.segments

@@ -150,7 +150,7 @@ def test_a_rotten_unit_hides_nothing_and_is_mended(kind: str, number: int) -> No
 
 
 @pytest.mark.parametrize("change", [lambda unit: [*unit[:5], 0, *unit[6:]], KINDS["base sign"]])
-def test_a_rotten_unit_makes_no_start_read_all_again(change: Change) -> None:
+def test_rotten_unit_does_not_make_a_start_reread_all(change: Change) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
 
     async def reason(store: MessageStore) -> str:
@@ -193,7 +193,7 @@ async def expire(store: MessageStore) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("distance", [0, 1])
 @pytest.mark.parametrize("per_file", [PER_FILE, COUNT])  # the latter keeps units of expired records
-def test_a_rotten_unit_at_the_beginning_of_what_is_kept(
+def test_rotten_unit_at_the_beginning_of_kept_records(
     kind: str, distance: int, per_file: int
 ) -> None:
     config = replace(CONFIG, batch_queue_segment_size=per_file * BATCH_UNIT.size)
@@ -226,7 +226,7 @@ def copied_from(image: DiskImage, number: int) -> Change:
 
 @pytest.mark.parametrize("before", [1, 2, 3, 5])
 @pytest.mark.parametrize("change", [*KINDS, 0, 1, 13])
-def test_a_rotten_unit_of_an_expired_record_hides_nothing(change: str | int, before: int) -> None:
+def test_rotten_unit_of_an_expired_record_hides_nothing(change: str | int, before: int) -> None:
     """Nothing tells what it said: the log has its record no more. A number: it is a copy of that
     unit of a kept record."""
     config = replace(CONFIG, batch_queue_segment_size=COUNT * BATCH_UNIT.size)
@@ -247,7 +247,7 @@ def test_a_rotten_unit_of_an_expired_record_hides_nothing(change: str | int, bef
 
 @pytest.mark.parametrize("bit", [40, 61])
 @pytest.mark.parametrize("cut_behind", [1, 2, 6])
-def test_a_cut_behind_a_rotten_unit_of_an_expired_record(cut_behind: int, bit: int) -> None:
+def test_cut_after_a_rotten_unit_of_an_expired_record(cut_behind: int, bit: int) -> None:
     config = replace(CONFIG, batch_queue_segment_size=COUNT * BATCH_UNIT.size)
     good = session(fill, config=config, topics=Batches()).image
     expiring = replace(config, reserved_ms=1, delete_batch_max=1)
@@ -297,7 +297,7 @@ def inner_batch(store: MessageStore, count: int, count_text: str = "") -> None:
 
 
 @pytest.mark.parametrize("count_text", ["", "99999999999", "9" * 5000])
-def test_a_batch_of_more_messages_than_a_unit_can_say_ends_no_node(count_text: str) -> None:
+def test_batch_too_large_for_a_unit_ends_no_node(count_text: str) -> None:
     """No checksum covers the count."""
 
     async def add(store: MessageStore) -> str:
@@ -318,7 +318,7 @@ def test_a_batch_of_more_messages_than_a_unit_can_say_ends_no_node(count_text: s
     assert session(look, image=killed.image, config=config, topics=Batches()).value == (2, 1)
 
 
-def test_the_unit_of_a_bad_record_stays_until_that_is_mended() -> None:
+def test_unit_of_a_bad_record_stays_until_it_is_healed() -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
 
     def spoil(disk: SimDisk) -> None:
@@ -372,7 +372,7 @@ def units(image: DiskImage) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 10, 12, COUNT - 1])
-def test_a_record_that_says_another_queue_offset_is_damage_and_moves_no_unit(number: int) -> None:
+def test_wrong_queue_offset_is_damage_and_moves_no_unit(number: int) -> None:
     """Seed 1331595: its unit was brought to what it said, and readers were sent away."""
     good = session(fill, config=CONFIG, topics=Batches()).image
     path, at, _ = records(good)[number]
@@ -396,7 +396,7 @@ def without_queue(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 10, 12, COUNT - 2])
-def test_a_queue_built_anew_has_a_record_where_its_neighbours_say(number: int) -> None:
+def test_rebuilt_queue_places_a_record_by_its_neighbours(number: int) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
     path, at, _ = records(good)[number]
     damage = [(int(path.rpartition("/")[2]) + at, True)]
@@ -410,7 +410,7 @@ def test_a_queue_built_anew_has_a_record_where_its_neighbours_say(number: int) -
 
 
 @pytest.mark.parametrize("number", [0, 2, 10, COUNT - 4])
-def test_a_queue_built_anew_has_a_batch_as_long_as_its_neighbours_say(number: int) -> None:
+def test_rebuilt_queue_sizes_a_batch_by_its_neighbours(number: int) -> None:
     """Two of them: one record alone may be the one that is wrong."""
     good = session(fill, config=CONFIG, topics=Batches()).image
     path, at, size = records(good)[number]
@@ -424,7 +424,7 @@ def test_a_queue_built_anew_has_a_batch_as_long_as_its_neighbours_say(number: in
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 12])
-def test_a_start_between_a_wrong_record_and_the_next_changes_nothing(number: int) -> None:
+def test_start_between_a_wrong_record_and_the_next(number: int) -> None:
     """A slave, which gets the rest from its master later."""
     config = replace(SCRUBBED, segment_size=1 << 16, is_slave=True)
     good = session(fill, config=replace(CONFIG, segment_size=1 << 16), topics=Batches()).image
@@ -475,7 +475,7 @@ def test_queues_rebuilt_without_a_node_are_the_nodes(number: int, tmp_path: Path
         assert bool(report.refused or report.corrected) >= is_single, f"bit {bit}"
 
 
-def test_the_last_record_of_a_queue_built_anew_is_told_of() -> None:
+def test_last_record_of_a_rebuilt_queue_is_reported() -> None:
     async def look(store: MessageStore) -> tuple[int, bool]:
         await store.scrubber.finished.wait()
         return (await deliver(store))[0], store.odd_records > 0
@@ -488,7 +488,7 @@ def test_the_last_record_of_a_queue_built_anew_is_told_of() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 10, 12, COUNT - 1])
-def test_a_unit_that_says_another_queue_offset_is_mended_and_no_damage(number: int) -> None:
+def test_unit_with_a_wrong_queue_offset_is_mended(number: int) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
     by_scrub = int(number < COUNT - 1)  # the mark tells of the last one: a start makes it anew
     for bit in BITS:
@@ -510,9 +510,7 @@ SAYS_ANOTHER_PLACE: dict[str, Callable[[bytes], int]] = {
 
 @pytest.mark.parametrize("kind", SAYS_ANOTHER_PLACE)
 @pytest.mark.parametrize("number", [0, 8, 10, 12, COUNT - 2])
-def test_a_record_that_says_another_place_loses_neither_its_unit_nor_that_of_the_next(
-    number: int, kind: str
-) -> None:
+def test_wrong_place_in_a_record_loses_no_unit(number: int, kind: str) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
     path, at, size = records(good)[number]
     byte = SAYS_ANOTHER_PLACE[kind](good.contents(path)[at : at + size])
@@ -532,7 +530,7 @@ def test_a_record_that_says_another_place_loses_neither_its_unit_nor_that_of_the
 @pytest.mark.parametrize(
     ("number", "source"), [(7, 8), (8, 7), (9, 10), (10, 9), (3, 10), (10, 3), (0, 5)]
 )
-def test_a_unit_that_is_a_copy_of_another_one_is_mended(number: int, source: int) -> None:
+def test_copied_unit_is_mended(number: int, source: int) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
     data = b"".join(units(good).values())
     copied = list(BATCH_UNIT.unpack_from(data, source * BATCH_UNIT.size))
@@ -542,7 +540,7 @@ def test_a_unit_that_is_a_copy_of_another_one_is_mended(number: int, source: int
     assert units(run.image) == units(good)
 
 
-def test_a_scrub_that_begins_behind_such_a_record_moves_no_unit() -> None:
+def test_scrub_starting_after_such_a_record_moves_no_unit() -> None:
     async def look(store: MessageStore) -> list[int | None]:
         scrub, (queue,) = store.scrubber, store._parts.queues.batch.values()
         entries = scrub._cursor.record_at(int(path.rpartition("/")[2]) + at).entries
@@ -556,7 +554,7 @@ def test_a_scrub_that_begins_behind_such_a_record_moves_no_unit() -> None:
 
 @pytest.mark.parametrize("bit", [0, 2, 25])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rotten_unit_beside_a_record_that_says_another_queue_offset(kind: str, bit: int) -> None:
+def test_rotten_unit_beside_a_wrong_queue_offset(kind: str, bit: int) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
     path, _, _ = records(good)[0]
     image = flip_queue_offset(good, 0, bit)
@@ -593,7 +591,7 @@ def half_scrubbed(image: DiskImage, number: int, per_file: int) -> tuple[DiskIma
 
 
 @pytest.mark.parametrize("kind", ["offset bit 4", "zeros"])
-def test_a_scrub_that_goes_on_hides_nothing_of_what_it_has_not_seen(kind: str) -> None:
+def test_resumed_scrub_hides_nothing_unchecked(kind: str) -> None:
     good = session(fill, config=CONFIG, topics=Batches()).image
     image, number = half_scrubbed(good, 7, PER_FILE)
     assert number > 7
@@ -606,7 +604,7 @@ def test_a_scrub_that_goes_on_hides_nothing_of_what_it_has_not_seen(kind: str) -
     assert offset > 0
 
 
-def test_a_scrub_begins_anew_where_a_queues_beginning_is_not_known() -> None:
+def test_scrub_restarts_where_a_queue_beginning_is_unknown() -> None:
     config = replace(CONFIG, batch_queue_segment_size=COUNT * BATCH_UNIT.size)
     good = session(fill, config=config, topics=Batches()).image
     expiring = replace(config, reserved_ms=1, delete_batch_max=1)
@@ -636,7 +634,7 @@ def test_a_scrub_begins_anew_where_a_queues_beginning_is_not_known() -> None:
         ([0, 4, 8], 1, 5, 5),
     ],
 )
-def test_which_of_a_record_and_its_unit_is_believed(
+def test_record_or_unit_is_believed_by_the_neighbours(
     bases: list[int], number: int, stated: int, slot: int
 ) -> None:
     async def look(store: MessageStore) -> tuple[int, int] | None:

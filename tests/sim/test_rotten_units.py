@@ -69,14 +69,14 @@ async def deliver(store: MessageStore) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("number", [ROTTEN, 12])  # 12 is the first that halving looks at
 @pytest.mark.parametrize("kind", ROT)
-def test_a_rotten_unit_is_refused_and_hides_no_other_message(kind: str, number: int) -> None:
+def test_rotten_unit_is_refused_and_hides_no_other_message(kind: str, number: int) -> None:
     image = edited(session(fill_and_close).image, lambda disk: rot(disk, number, ROT[kind]))
     got, refused = session(deliver, image=image, config=settings(scrub_rate=0)).value
     assert (refused, sorted([*got, *refused])) == ([number], list(range(COUNT)))
 
 
 @pytest.mark.parametrize("kinds", [("size sign",), ("offset bit 40", "offset sign")])
-def test_a_rotten_unit_makes_no_start_read_all_again(kinds: tuple[str, ...]) -> None:
+def test_rotten_unit_does_not_make_a_start_reread_all(kinds: tuple[str, ...]) -> None:
     good = session(fill_and_close).image
 
     async def reason(store: MessageStore) -> str:
@@ -93,7 +93,7 @@ def test_a_rotten_unit_makes_no_start_read_all_again(kinds: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("kind", ["offset sign", "zeros"])
-def test_a_queue_begins_where_it_did_once_the_unit_is_mended(kind: str) -> None:
+def test_mended_unit_restores_the_queue_beginning(kind: str) -> None:
     async def look(store: MessageStore) -> tuple[list[int], list[int]]:
         store.queue_min("T", 0)
         await store.scrubber.finished.wait()
@@ -105,7 +105,7 @@ def test_a_queue_begins_where_it_did_once_the_unit_is_mended(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zeros", "offset bit 12"])
-def test_retention_keeps_a_queue_file_whose_last_unit_is_rotten(kind: str) -> None:
+def test_retention_keeps_a_queue_file_with_a_rotten_last_unit(kind: str) -> None:
     disks: list[SimDisk] = []
 
     def lower(offset: int, size: int, code: int) -> Unit:
@@ -151,7 +151,7 @@ def test_a_query_refuses_a_damaged_record(byte: int) -> None:
     session(look, image=image, config=settings(scrub_rate=0))
 
 
-def test_a_scrub_without_descriptors_says_nothing_of_the_disk() -> None:
+def test_scrub_without_descriptors_reports_no_damage() -> None:
     disks: list[SimDisk] = []
 
     async def look(store: MessageStore) -> tuple[list[object], str, tuple[list[int], list[int]]]:
@@ -175,7 +175,7 @@ async def findings(store: MessageStore) -> list[str]:
     return store.recovery.findings
 
 
-def test_what_queues_tell_of_a_lost_end_is_told_though_the_start_is_killed() -> None:
+def test_lost_end_is_reported_though_the_start_is_killed() -> None:
     image = edited(session(fill_and_close).image, newest_segment_deleted)
     image = edited(image, no_marks)
     events = session(findings, image=image).events
@@ -186,7 +186,7 @@ def test_what_queues_tell_of_a_lost_end_is_told_though_the_start_is_killed() -> 
         assert warnings or any("queues named" in finding for finding in findings_later), event
 
 
-def test_a_check_knows_the_hole_that_a_start_would_fill() -> None:
+def test_check_knows_the_hole_that_a_start_would_fill() -> None:
     image = edited(session(fill).image, body_in_the_middle)
     image = edited(image, no_marks)
     with pytest.raises(DamagedLog, match="rbFillHole=") as caught:

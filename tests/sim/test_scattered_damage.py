@@ -52,7 +52,7 @@ async def scrub(store: MessageStore) -> tuple[list[Damage], dict[str, str]]:
     return store.scrubber.damage, store.runtime_info()
 
 
-def test_the_scrub_keeps_to_its_rate_and_notes_what_it_found_now_and_then(
+def test_scrub_keeps_its_rate_and_saves_its_findings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read = 0
@@ -109,7 +109,7 @@ def test_good_records_in_between_are_served_until_there_are_too_many() -> None:
     assert result[0] <= RANGES_MAX
 
 
-def test_a_joined_stretch_whose_first_part_was_healed_is_damage_still() -> None:
+def test_joined_range_stays_damaged_after_a_partial_heal() -> None:
     config = settings(segment_size=SEGMENT, scrub_rate=1 << 40)
     whole = few_and_many(1300)
     disk = SimDisk(whole)

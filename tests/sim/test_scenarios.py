@@ -22,6 +22,6 @@ def test_a_shipped_scenario_passes(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shipped_scenario_in_full_passes_with_five_seeds(name: str) -> None:
+def test_shipped_scenario_passes_with_five_seeds(name: str) -> None:
     family = load_scenario(name)
     assert failed(family.plan(seed) for seed in range(5)) == []

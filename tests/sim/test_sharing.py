@@ -76,7 +76,7 @@ def test_members_that_come_and_go_share_all_queues(allocation: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 20))
-def test_members_that_come_together_hear_of_each_other_while_they_subscribe(seed: int) -> None:
+def test_members_joining_together_learn_of_each_other(seed: int) -> None:
     """A notice that came in between was for a topic that was not shared yet, and the next look at
     the members is 10 s later."""
 
@@ -122,7 +122,7 @@ def test_more_members_than_queues() -> None:
     run_cluster(main)
 
 
-def test_a_queue_that_a_member_has_not_committed_in_begins_where_the_group_began() -> None:
+def test_queue_without_commits_begins_where_the_group_began() -> None:
     """RocketMQ's clients begin at the end there, and what came meanwhile is lost."""
 
     async def main(world: World) -> None:
@@ -141,7 +141,7 @@ def test_a_queue_that_a_member_has_not_committed_in_begins_where_the_group_began
     run_cluster(main, "a-0")
 
 
-def test_what_one_task_has_is_not_committed_by_another() -> None:
+def test_task_does_not_commit_messages_of_another() -> None:
     async def main(world: World) -> None:
         async with topic(world, 1) as sender, consumer(world) as reader:
             await reader.subscribe("T", start="first")
@@ -195,7 +195,7 @@ def test_pause_resume_time_lag_and_unsubscribe() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_members_that_stop_repeat_nothing_and_who_is_cut_off_loses_nothing(seed: int) -> None:
+def test_stopping_members_repeat_nothing_and_cut_ones_lose_nothing(seed: int) -> None:
     """Members come, stop in an orderly way, are cancelled, or are gone without a word."""
 
     async def main(world: World) -> None:
@@ -240,7 +240,7 @@ def test_members_that_stop_repeat_nothing_and_who_is_cut_off_loses_nothing(seed:
 
 
 @pytest.mark.parametrize("gap_ms", range(0, 260, 40))
-def test_who_leaves_while_it_takes_queues_over_keeps_no_lock(gap_ms: int) -> None:
+def test_member_leaving_during_a_takeover_keeps_no_lock(gap_ms: int) -> None:
     """A queue that it had locked, and had not begun to read, was not consumed for a minute."""
 
     async def main(world: World) -> None:
@@ -260,7 +260,7 @@ def test_who_leaves_while_it_takes_queues_over_keeps_no_lock(gap_ms: int) -> Non
 
 
 @pytest.mark.parametrize("after_ms", range(0, 420, 60))
-def test_who_is_cancelled_as_it_subscribes_keeps_no_lock(after_ms: int) -> None:
+def test_cancelled_subscription_keeps_no_lock(after_ms: int) -> None:
     async def main(world: World) -> None:
         async with topic(world, 4), consumer(world, ordered=True) as first:
             await first.subscribe("T")

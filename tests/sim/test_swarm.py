@@ -27,7 +27,7 @@ def pinned(seed: str) -> Plan:
     return load_scenario(name).plan(int(number)) if name else generate(int(number), name=SWARM)
 
 
-def test_four_short_seeds_of_the_swarm_and_some_that_once_failed_pass() -> None:
+def test_short_swarm_seeds_and_former_failures_pass() -> None:
     plans = [load_scenario(SWARM).plan(seed, quick=True) for seed in range(4)]
     assert failed(plans + [pinned(seed) for seed in known_seeds()[::20]]) == []
 

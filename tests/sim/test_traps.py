@@ -166,7 +166,7 @@ def test_t05_a_record_with_erased_properties_is_not_accepted() -> None:
 
 @pytest.mark.parametrize("missing", [1, 2, 30, 60])
 @pytest.mark.parametrize("boots", [1, 2])
-def test_t05_a_record_whose_end_was_never_written_is_not_accepted(missing: int, boots: int) -> None:
+def test_t05_record_without_its_end_is_not_accepted(missing: int, boots: int) -> None:
     """A slave writes what arrives, whole records or not, and may be killed between two writes."""
 
     async def follow(store: MessageStore) -> None:
@@ -194,7 +194,7 @@ def test_t05_a_record_whose_end_was_never_written_is_not_accepted(missing: int, 
     assert after.value == (sizes[0], [b"m0", b"m1"], whole)
 
 
-def test_t05_a_property_that_ends_with_a_zero_byte_is_no_torn_record() -> None:
+def test_t05_trailing_zero_in_a_property_is_not_torn() -> None:
     async def write(store: MessageStore) -> None:
         put(store, body=b"m0", properties="P\x01x\0")
 
@@ -404,7 +404,7 @@ def test_t13_a_second_node_changes_nothing() -> None:
     assert {path: image.contents(path) for path in image.paths()} == before
 
 
-def test_t13_a_node_notices_that_its_files_were_deleted() -> None:
+def test_t13_node_notices_deleted_files() -> None:
     disks: list[SimDisk] = []
 
     async def write(store: MessageStore) -> None:
@@ -420,7 +420,7 @@ def test_t13_a_node_notices_that_its_files_were_deleted() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 500])
-def test_t13_a_segment_that_was_cut_under_the_node_ends_it(size: int) -> None:
+def test_t13_truncated_segment_ends_the_node(size: int) -> None:
     """Bytes written after the cut would be flushed, and acknowledged, over a hole of zeros."""
     disks: list[SimDisk] = []
 
@@ -497,7 +497,7 @@ def test_t14_a_foreign_directory_is_dispatched_by_its_topic_table() -> None:
     assert session(look, image=without_queues, topics=Topics("Kept")).value == (0, 1, 1)
 
 
-def test_t14_a_topic_with_queues_that_the_table_lacks_was_not_deleted() -> None:
+def test_t14_topic_missing_from_the_table_was_not_deleted() -> None:
     async def write(store: MessageStore) -> None:
         put(store, "Lost")
         await settle(store)
@@ -658,7 +658,7 @@ def test_t23_lengths_are_signed() -> None:
     assert (scanned.stop, scanned.reason) == (Stop.BAD, "negative topic length")
 
 
-def test_t24_a_recovery_that_is_killed_goes_on_where_it_was(
+def test_t24_killed_recovery_resumes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recovery, "MARK_EVERY", 4096)

@@ -87,7 +87,9 @@ def test_a_store_time_that_cannot_be(spark: SparkSession, tmp_path: Path, good: 
 
 
 @pytest.mark.slow
-def test_damage_that_may_be_of_the_topic_is_a_finding(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_that_may_belong_to_the_topic_is_a_finding(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     log = Log(tmp_path / "store").append([Message(topic="AB"[n % 2]) for n in range(6)])
     log.write(log.offsets[2], bytes(8))
     job = Job("audit", JobSettings(stores=(str(log.root),), out=tmp_path / "out"), spark=spark)

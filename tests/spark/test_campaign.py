@@ -45,9 +45,7 @@ def test_a_campaign_and_its_second_half(spark: SparkSession, tmp_path: Path) -> 
     ]
 
 
-def test_a_piece_that_fails_does_not_end_those_after_the_first_answer(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_failing_piece_does_not_end_later_ones(spark: SparkSession, tmp_path: Path) -> None:
     def work(piece: int) -> int:
         if piece == 3:  # it begins when one is done
             raise PipelineError("not three")

@@ -92,9 +92,7 @@ def options(cluster: Cluster) -> Iterator[str | Path]:
 
 
 @pytest.mark.ci
-def test_a_cluster_that_has_no_rocketbed_and_no_shared_folder(
-    cluster: Cluster, archive: Path
-) -> None:
+def test_cluster_without_rocketbed_or_a_shared_folder(cluster: Cluster, archive: Path) -> None:
     campaign = ("rocketbed", "pipeline", "campaign", "sync-failover", "--seeds", "1")
     done = cluster.run(
         *campaign,

@@ -63,7 +63,7 @@ def read(out: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["clean", "killed"])
-def test_the_rows_are_what_the_real_broker_gave_back(
+def test_rows_equal_the_real_brokers_messages(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     store = unpack(name, tmp_path)
@@ -97,7 +97,9 @@ def test_the_rows_are_what_the_real_broker_gave_back(
 
 
 @pytest.mark.slow
-def test_damage_is_told_and_what_came_later_is_added(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_reported_and_later_messages_are_added(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     store = unpack("clean", tmp_path)
     log = store / "commitlog"
     second = log / "00000000000001048576"
@@ -129,9 +131,7 @@ def test_damage_is_told_and_what_came_later_is_added(spark: SparkSession, tmp_pa
         run(spark, store, out, **columns)
 
 
-def test_what_cannot_be_exported_is_said_before_anything_is_written(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_impossible_export_is_refused_before_writing(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="is no store directory"):
         run(spark, tmp_path, tmp_path / "out")
     job = Job("export", JobSettings(stores=("x",)), spark=spark)
@@ -179,7 +179,7 @@ def test_another_log_of_the_same_name_is_refused(spark: SparkSession, tmp_path: 
     assert len(read(out)) == first.counts["rows"]
 
 
-def test_what_was_deleted_before_it_was_exported_is_a_finding(
+def test_messages_deleted_before_their_export_are_a_finding(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     store = unpack("clean", tmp_path)

@@ -100,7 +100,7 @@ def test_a_part_that_was_begun_is_written_over(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["removed", "cut"])
-def test_files_of_an_earlier_part_that_are_gone_are_told(
+def test_missing_files_of_an_earlier_part_are_reported(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
     log = Log(tmp_path / "store").append([Message(topic="A", body=b"x")])
@@ -115,9 +115,7 @@ def test_files_of_an_earlier_part_that_are_gone_are_told(
     assert file.name in finding["title"]
 
 
-def test_values_of_odd_texts_come_back_from_every_format(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_odd_texts_survive_every_format(spark: SparkSession, tmp_path: Path) -> None:
     """Blanks at the ends, separators, quotes, line ends: also where a format is text."""
     texts = [" lead", "trail ", "a,b", 'a"b', "a\\", "a\nb", "a\r\nb", "a\tb", "null", "é", "#x"]
     log = Log(tmp_path / "store").append(
@@ -130,7 +128,7 @@ def test_values_of_odd_texts_come_back_from_every_format(
         assert sorted(row.tags for row in exported.collect()) == sorted(texts), name
 
 
-def test_a_folder_with_too_long_a_name_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_too_long_folder_name_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     tags = "TAGS\x01" + "x" * 300 + "\x02"
     log = Log(tmp_path / "store").append([Message(topic="A", properties=tags)])
     with pytest.raises(Exception, match="TASK_WRITE_FAILED") as caught:

@@ -62,7 +62,7 @@ def test_writing_and_reading_a_live_cluster(spark: SparkSession, tmp_path: Path)
         assert Counter(int(row.body) for row in stored_rows) == Counter(range(250))
 
 
-def test_what_cannot_be_written_is_said_before_any_task_runs(spark: SparkSession) -> None:
+def test_impossible_write_is_refused_before_any_task(spark: SparkSession) -> None:
     rows = bodies(spark, 0, 1)
     write = rows.write.format(FORMAT).mode("append")
     with pytest.raises(PySparkException, match="endpoints is required"):

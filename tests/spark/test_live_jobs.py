@@ -89,7 +89,7 @@ def test_an_export_goes_on_where_the_queues_ended(
 
 
 @pytest.mark.slow
-def test_topics_of_an_export_and_one_that_is_made_again(
+def test_topics_of_an_export_and_a_recreated_one(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     for topic in ("Orders-1", "Orders-2", "Trades"):
@@ -114,7 +114,7 @@ def test_topics_of_an_export_and_one_that_is_made_again(
 
 
 @pytest.mark.slow
-def test_an_audit_of_a_cluster_has_the_figures_of_its_files(
+def test_audit_of_a_cluster_matches_its_files(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     put(cluster, "A", 0, 40)

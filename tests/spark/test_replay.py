@@ -103,7 +103,7 @@ def source_log(place: Path) -> Log:
     return log
 
 
-def test_messages_of_batch_queues_are_sent_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_batch_queue_messages_are_sent_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
     with tarfile.open(FIXTURES / "rocketmq-store-clean.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     plan = Plan.of(Options.parse({"path": str(tmp_path / "store"), "topics": BATCHES}))

@@ -92,7 +92,7 @@ def test_sql(spark: SparkSession, log: Log) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_allowed", ["true", "false"])
-def test_a_table_is_not_narrowed_by_the_filters_of_another_query(
+def test_filters_of_another_query_do_not_narrow_a_table(
     spark: SparkSession, log: Log, is_allowed: str
 ) -> None:
     """Spark 4.3 keeps one read of each table, and in it the filters that the source has taken."""
@@ -121,9 +121,7 @@ def test_a_table_is_not_narrowed_by_the_filters_of_another_query(
     "how",
     ["OPTIONS (path '{}')", "LOCATION '{}'", "OPTIONS (endpoints '127.0.0.1:9', topics 'T')"],
 )
-def test_a_table_of_the_catalog_is_refused_since_nobody_could_read_it(
-    spark: SparkSession, log: Log, how: str
-) -> None:
+def test_catalog_table_is_refused_as_unreadable(spark: SparkSession, log: Log, how: str) -> None:
     """Spark 4.3 gives its options to what finds the schema, and to no reader."""
     using = f"USING rocketbed {how.format(log.root)}"
     with pytest.raises(AnalysisException, match="use CREATE TEMPORARY VIEW"):
@@ -168,7 +166,7 @@ def test_a_schema_that_the_view_does_not_have(
         spark.read.format("rocketbed").schema(schema).load(str(log.root)).collect()
 
 
-def test_what_cannot_be_read_is_said_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+def test_unreadable_input_is_reported_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     reader = spark.read.format("rocketbed")
     with pytest.raises(AnalysisException, match=f"{tmp_path} is no store directory"):
         reader.load(str(tmp_path)).collect()
@@ -179,7 +177,7 @@ def test_what_cannot_be_read_is_said_in_one_sentence(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.slow
-def test_an_error_arrives_by_name_without_the_way_it_took(
+def test_error_arrives_by_name_without_a_traceback(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     """Spark's own lines: one before, three of a traceback's beginning, one behind."""
@@ -232,9 +230,7 @@ def test_an_empty_body_is_refused_in_one_line(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_columns_are_found_in_any_case_and_called_as_they_were_asked_for(
-    spark: SparkSession, log: Log
-) -> None:
+def test_columns_match_in_any_case_and_keep_their_spelling(spark: SparkSession, log: Log) -> None:
     reader = spark.read.format("rocketbed").option("columnNameOfCorruptRecord", "Bad")
     columns = "TOPIC string, Body_Length int, bad struct<offset:bigint,reason:string,bytes:binary>"
     frame = reader.schema(columns).load(str(log.root))
@@ -243,7 +239,7 @@ def test_columns_are_found_in_any_case_and_called_as_they_were_asked_for(
     assert (row.n, row.bad) == (COUNT - 1, 2)
 
 
-def test_an_option_of_streams_is_refused_by_a_batch(spark: SparkSession, log: Log) -> None:
+def test_stream_option_is_refused_by_a_batch(spark: SparkSession, log: Log) -> None:
     reader = spark.read.format("rocketbed").option("maxRowsPerTrigger", "5")
     with pytest.raises(AnalysisException, match="PerTrigger is for streams, not batch"):
         reader.load(str(log.root)).collect()

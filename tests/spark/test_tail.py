@@ -61,7 +61,7 @@ def test_lines_of_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_run_into_parquet_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+def test_second_run_into_parquet_adds_only_new_rows(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([Message(topic="A", body=b"%d" % n) for n in range(5)])
     out = tmp_path / "out"
 

@@ -227,7 +227,7 @@ def test_each_check_finds_what_was_planted_for_it(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_a_place_in_the_log_that_was_acknowledged_is_compared(spark: SparkSession) -> None:
+def test_acknowledged_place_in_the_log_is_compared(spark: SparkSession) -> None:
     store = Store()
     for number, at in enumerate((0, None, 999)):
         store.send(f"k{number}", "t")
@@ -245,7 +245,7 @@ def test_a_place_in_the_log_that_was_acknowledged_is_compared(spark: SparkSessio
 
 
 @pytest.mark.parametrize("kind", ["SEND", "sent"])
-def test_a_row_of_another_kind_is_not_passed_over(spark: SparkSession, kind: str) -> None:
+def test_row_of_another_kind_is_not_skipped(spark: SparkSession, kind: str) -> None:
     store = Store()
     store.send("a", "t")
     store.tell("lost", "t", 0, 5, kind=kind)

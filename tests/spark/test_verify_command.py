@@ -80,7 +80,7 @@ def has_port(session: int) -> bool:
     return any(f"socket:[{inode}]" in own for inode in listening)
 
 
-def test_a_job_that_is_ended_while_spark_starts_leaves_no_java(store: Path) -> None:
+def test_job_ended_while_spark_starts_leaves_no_java(store: Path) -> None:
     """Java did not end then, even when its standard input was closed."""
     words = ["pipeline", "verify", "--store", str(store), "--master", "local[2]"]
     for pause_s in (0.0, 0.5, 1.0):  # at some moments of its start; none is waited for
@@ -93,7 +93,7 @@ def test_a_job_that_is_ended_while_spark_starts_leaves_no_java(store: Path) -> N
         assert processes_of(process.pid) == []
 
 
-def test_a_job_without_a_store_ends_with_a_sentence(tmp_path: Path) -> None:
+def test_job_without_a_store_ends_with_a_sentence(tmp_path: Path) -> None:
     words = ["pipeline", "verify", "--store", str(tmp_path), "--json"]
     run = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=LIMIT_S)
     assert run.returncode == 3

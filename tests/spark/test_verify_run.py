@@ -171,9 +171,7 @@ def test_both_find_what_was_planted(
 
 
 @pytest.mark.slow
-def test_a_real_rocketmqs_store_and_what_its_client_was_told(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_real_store_agrees_with_its_clients_history(spark: SparkSession, tmp_path: Path) -> None:
     with tarfile.open(FIXTURES / "rocketmq-store-killed.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     manifest = json.loads((FIXTURES / "rocketmq-store-killed.manifest.json").read_text())

@@ -101,7 +101,7 @@ def as_batches(root: Path, log: Log) -> None:
     ],
 )
 @pytest.mark.parametrize("field", ["queue-id", "queue-offset", "topic"])
-def test_only_a_queue_that_has_a_record_tells_of_its_place(
+def test_only_a_queue_with_a_record_knows_its_place(
     tmp_path: Path,
     field: str,
     change: Callable[[Path, Log], None],

@@ -149,7 +149,7 @@ def daemon_with(hub: Hub) -> Daemon:
     return Daemon(cast(Any, hub), "unix:///here")
 
 
-def test_an_image_is_pulled_when_it_is_not_there() -> None:
+def test_missing_image_is_pulled() -> None:
     hub, notices = Hub("a", hub=("b",)), list[str]()
     assert pulled_image(daemon_with(hub), "a", notices.append)["Id"] == "id of a"
     assert (hub.pulled, notices) == ([], [])
@@ -157,7 +157,7 @@ def test_an_image_is_pulled_when_it_is_not_there() -> None:
     assert (hub.pulled, notices) == (["b"], ["pulling b"])
 
 
-def test_an_image_that_cannot_be_had_is_named_with_the_reason() -> None:
+def test_unavailable_image_is_named_with_the_reason() -> None:
     reason = r"unix:///here has no image c and cannot pull it \(pull access denied\); provide it"
     with pytest.raises(DockerError, match=reason):
         pulled_image(daemon_with(Hub()), "c")
@@ -191,7 +191,7 @@ def test_an_image_is_asked_as_its_own_user(monkeypatch: pytest.MonkeyPatch) -> N
         in_image(daemon_with(Hub("bad")), "bad")
 
 
-def test_a_clock_moves_where_the_library_could_be_loaded() -> None:
+def test_clock_moves_where_the_library_loads() -> None:
     assert moves_clock("user 1 1\nclock 1700000000 1700864001\n")
     for bad in ("clock 1700000000 1700000000", "clock 1700000000 ", "clock ", "ERROR: ld.so"):
         assert not moves_clock(f"user 1 1\n{bad}\n"), bad
@@ -200,7 +200,7 @@ def test_a_clock_moves_where_the_library_could_be_loaded() -> None:
 # --- images that are made here
 
 
-def test_an_image_of_jars_is_made_once_and_again_of_others(
+def test_image_of_jars_is_built_once_per_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[tuple[str, list[str], str]] = []
@@ -296,7 +296,7 @@ def test_exit_codes_above_all_signals_are_no_signals() -> None:
     assert [posix_code(status) for status in (193, 255)] == [193, 255]
 
 
-def test_a_directory_is_given_after_what_is_in_it(
+def test_directory_is_chowned_after_its_contents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths: list[str] = []

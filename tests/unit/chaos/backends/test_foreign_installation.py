@@ -122,7 +122,7 @@ def test_only_the_clock_is_preloaded() -> None:
     assert without_shim({"A": "1"}) == {"A": "1"}
 
 
-def test_the_command_line_says_what_is_missing_before_it_begins(
+def test_command_line_names_missing_tools_first(
     tools: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = ["chaos", "run", "power-roll", "--target", "rocketmq:5.3.3"]

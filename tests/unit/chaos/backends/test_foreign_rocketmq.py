@@ -103,7 +103,7 @@ def test_a_slave_begins_with_the_topics(tmp_path: Path) -> None:
     assert path.read_text() == "its own by now"
 
 
-def test_an_elected_broker_has_no_role_of_its_own(tmp_path: Path) -> None:
+def test_elected_broker_has_no_configured_role(tmp_path: Path) -> None:
     software("controller").node_command("b1", tmp_path, lines(tmp_path / "store"))
     settings = written(tmp_path / "broker.conf")
     assert (settings["brokerId"], settings["brokerRole"]) == ("-1", "SLAVE")
@@ -127,7 +127,7 @@ def test_controllers_are_one_or_can_lose_one(tmp_path: Path, nameservers: int, h
             assert "controllerDLegerPeers" not in settings
 
 
-def test_a_recovery_is_told_when_the_store_has_begun() -> None:
+def test_recovery_is_reported_when_the_store_has_begun() -> None:
     broker = software()
     assert broker.recovered(BOOT) is None
     assert broker.recovered(BOOT + BEGUN) == {"end": 4711, "clean": False}
@@ -162,7 +162,7 @@ def test_a_size_for_people_is_rounded_up(text: str, size: int) -> None:
     assert size_at_most(text) == size
 
 
-async def test_a_slave_follows_while_it_hears_of_its_master() -> None:
+async def test_slave_follows_while_its_master_reports() -> None:
     table = {"commitLogMaxOffset": "5000", "remainHowManyDataToFlush": "1.0 KiB"}
     for last_read_ms, is_following in ((0, False), (1795190000000, True)):
         slave = HaClientRuntimeInfo(last_read_timestamp=last_read_ms)
@@ -174,7 +174,7 @@ async def test_a_slave_follows_while_it_hears_of_its_master() -> None:
         assert sample.is_following == is_following
 
 
-async def test_an_election_is_the_controllers_word_and_the_masters_begin() -> None:
+async def test_election_needs_controller_and_master_start() -> None:
     fields = {"masterAddress": "10.98.0.5:10911", "masterEpoch": "2", "masterBrokerId": "2"}
     asker = cast(Asker, Told(replicas=fields))
     broker = software("controller")

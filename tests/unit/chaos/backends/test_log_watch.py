@@ -18,7 +18,7 @@ def watch(*events: tuple[str, str, int]) -> LogWatch:
     return log_watch
 
 
-def test_a_sync_counts_once_its_name_is_durable_too() -> None:
+def test_sync_counts_once_its_name_is_durable() -> None:
     synced = (("write", FIRST, 100), ("sync", FIRST, 0), ("sync_end", FIRST, 0))
     assert watch(*synced).ends() == Ends(100, 0)
     named = watch(*synced, ("sync_dir", DIRECTORY, 0), ("sync_dir_end", DIRECTORY, 0))
@@ -26,7 +26,7 @@ def test_a_sync_counts_once_its_name_is_durable_too() -> None:
     assert list(named.trace.entries())[-1] == (5, Ends(100, 100))
 
 
-def test_a_sync_of_the_directory_names_what_was_there_when_it_began() -> None:
+def test_directory_sync_covers_names_present_at_its_begin() -> None:
     log_watch = watch(
         ("sync_dir", DIRECTORY, 0),
         ("write", FIRST, 100),
@@ -64,7 +64,7 @@ def test_a_segment_exists_from_its_name_on() -> None:
     assert log_watch.ends() == Ends(100, 100)
 
 
-def test_what_a_failed_sync_forsook_is_durable_only_once_it_was_written_again() -> None:
+def test_failed_sync_needs_the_data_written_again() -> None:
     log_watch = watch(
         ("sync_dir", DIRECTORY, 0),
         ("write", FIRST, 100),
@@ -83,7 +83,7 @@ def test_what_a_failed_sync_forsook_is_durable_only_once_it_was_written_again() 
     assert log_watch.ends() == Ends(100, 100)
 
 
-def test_a_node_that_dies_in_the_moment_of_a_write_had_written() -> None:
+def test_node_dying_during_a_write_had_written() -> None:
     """It may have said so in that moment (seed 29733, a false R3)."""
     trace = NodeTrace()
     for time_ns, written in ((1, 10), (5, 100), (5, 110), (5, 40), (9, 50)):
@@ -110,7 +110,7 @@ def test_a_node_that_dies_in_the_moment_of_a_write_had_written() -> None:
         (4090, 4096, False),
     ],
 )
-def test_a_log_that_was_cut_to_the_blank_that_all_wrote_is_one_with_its_masters(
+def test_log_cut_to_a_common_blank_equals_its_masters(
     next_end: int, low: int, rejoined: bool
 ) -> None:
     trace = NodeTrace()

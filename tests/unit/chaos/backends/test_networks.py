@@ -34,7 +34,7 @@ def test_the_best_network_that_can_be_had(
         assert (network.lacks("net.cut") is None) == (expected != "plain")
 
 
-def test_a_switch_that_cannot_be_had_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_switch_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(HostError, match="needs root"):
         make_network("switch", PLAN, cast(Ledger, None))

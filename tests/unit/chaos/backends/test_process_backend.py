@@ -121,9 +121,7 @@ async def while_starting(backend: Backend, name: str, do: Callable[[], Awaitable
 
 
 @pytest.mark.parametrize("method", ["kill", "stop"])
-async def test_a_program_that_is_just_being_started_is_ended_too(
-    method: str, backend: Backend
-) -> None:
+async def test_starting_program_is_ended_too(method: str, backend: Backend) -> None:
     async with backend:
         await while_starting(backend, "b1", partial(getattr(backend, method), "b1"))
         assert backend.state("b1") == "down"
@@ -131,7 +129,7 @@ async def test_a_program_that_is_just_being_started_is_ended_too(
         assert backend.end_reason("b1") == ""
 
 
-async def test_a_program_that_is_just_being_started_is_paused_once_it_runs(
+async def test_starting_program_is_paused_once_it_runs(
     backend: Backend,
 ) -> None:
     async with backend:
@@ -140,7 +138,7 @@ async def test_a_program_that_is_just_being_started_is_paused_once_it_runs(
         assert backend.programs["b1"].got == [signal.SIGSTOP]
 
 
-async def test_one_that_was_stopped_while_paused_runs_when_it_is_started_again(
+async def test_program_stopped_while_paused_runs_when_restarted(
     backend: Backend,
 ) -> None:
     async with backend:
@@ -151,7 +149,7 @@ async def test_one_that_was_stopped_while_paused_runs_when_it_is_started_again(
         assert backend.state("b1") == "running"
 
 
-async def test_who_ends_by_itself_has_a_reason_and_who_is_killed_has_none(
+async def test_unexpected_end_has_a_reason_and_a_kill_has_none(
     backend: Backend,
 ) -> None:
     async with backend:
@@ -174,7 +172,7 @@ class Cut(Machine):
         """Nothing."""
 
 
-async def test_a_power_cut_while_a_machine_comes_back_is_behind_its_start(tmp_path: Path) -> None:
+async def test_power_cut_waits_for_the_start_of_a_machine(tmp_path: Path) -> None:
     """Before its start, the node would start on a network that stays silent."""
     network = Network(Machines(["b1"], ["ns1"]))
     with set_up(network, {"b1": Cut(tmp_path / "b1", "b1")}, tmp_path / "nodes") as setup:
@@ -209,7 +207,7 @@ async def test_one_that_cannot_be_ended_keeps_nobody_else(backend: Backend) -> N
     assert backend.network.was_left
 
 
-async def test_a_client_is_killed_once_its_program_has_ended(backend: Backend) -> None:
+async def test_client_is_killed_once_its_program_has_ended(backend: Backend) -> None:
     ended: list[str] = []
 
     async def program(world: World) -> None:
@@ -227,7 +225,7 @@ async def test_a_client_is_killed_once_its_program_has_ended(backend: Backend) -
         await backend.kill_client("producer-1")
 
 
-def test_a_slave_is_to_be_emptied_as_long_as_its_last_word_is_that() -> None:
+def test_slave_must_be_emptied_while_its_last_log_line_says_so() -> None:
     lines = []
     for event, reason in (
         ("replication.refused", f"it differs from the master's at 3; {EMPTY_IT}"),

@@ -22,7 +22,7 @@ def test_the_checksum_is_that_of_rfc_1071() -> None:
     assert checksum(bytes.fromhex("0001f203f4f5f6f7")) == 0xFFFF - 0xDDF2
 
 
-def test_a_segment_has_valid_checksums_and_stands_where_it_should() -> None:
+def test_segment_has_valid_checksums_and_layout() -> None:
     packet = make_segment(KEY, 0xFEDCBA98, RST)
     assert len(packet) == 40
     assert packet[12:24] == KEY

@@ -53,7 +53,7 @@ def test_a_share_is_lost() -> None:
     assert abs(count / 20_000 - 0.8) < 0.02
 
 
-def test_a_rate_spreads_packets_and_drops_what_waits_too_long() -> None:
+def test_rate_spreads_packets_and_drops_late_ones() -> None:
     link_path = path(LinkState(rate=100_000))
     delays = deliveries(link_path, 100, 0.0)
     assert delays == pytest.approx([(n + 1) / 100 for n in range(len(delays))])
@@ -61,7 +61,7 @@ def test_a_rate_spreads_packets_and_drops_what_waits_too_long() -> None:
     assert link_path.dropped == 100 - len(delays)
 
 
-def test_a_cut_ends_with_the_newest_packet_of_each_connection() -> None:
+def test_cut_ends_with_the_newest_packet_of_each_connection() -> None:
     link_path = path(LinkState(cut=True, delay_s=1.0))
     newest, second = DATA[:-1] + b"n", make_segment(OTHER, 1, ACK)
     for packet in (DATA, second, newest):
