@@ -301,6 +301,6 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("guilty", "innocent"), EXAMPLES)
-def test_each_ban_catches_what_it_should_and_no_more(guilty: str, innocent: str) -> None:
+def test_each_ban_catches_its_cases_and_no_others(guilty: str, innocent: str) -> None:
     assert len(findings(guilty)) == 1
     assert findings(innocent) == []

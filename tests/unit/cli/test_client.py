@@ -84,7 +84,7 @@ def test_a_send_that_reaches_nobody_is_refused(capsys: pytest.CaptureFixture[str
     assert '"outcome": "refused"' in capsys.readouterr().out
 
 
-def test_a_broker_without_a_master_that_a_topic_is_not_made_at_is_named(
+def test_topic_create_names_brokers_without_a_master(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def route(admin: Admin, topic: str) -> None:

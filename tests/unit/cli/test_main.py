@@ -33,7 +33,7 @@ def test_wrong_usage_is_64_and_says_why(
     assert message in capsys.readouterr().err
 
 
-def test_an_error_in_a_config_file_names_file_line_and_key(
+def test_config_error_names_file_line_and_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "broker.conf"

@@ -41,7 +41,7 @@ def test_output_is_kept_in_files_of_a_size(tmp_path: Path) -> None:
     assert numbers == list(range(numbers[0], 1000))
 
 
-def test_what_ends_a_program_stands_in_the_file_of_now(tmp_path: Path) -> None:
+def test_fatal_output_is_in_the_current_file(tmp_path: Path) -> None:
     run(tmp_path, 1000)
     assert (tmp_path / "log").read_text().splitlines()[-2:] == ["printed", "rocketbed: over"]
 
@@ -53,7 +53,7 @@ def test_starts_follow_each_other_in_one_file(tmp_path: Path) -> None:
     assert text.count("rocketbed: warning: odd") == text.count("line 0") == 2
 
 
-def test_a_file_that_cannot_be_begun_anew_goes_on(tmp_path: Path) -> None:
+def test_file_that_cannot_be_rotated_is_continued(tmp_path: Path) -> None:
     for number in range(1, servers.LOG_FILES):
         (tmp_path / f"log.{number}" / "full").mkdir(parents=True)
     run(tmp_path, 1000)

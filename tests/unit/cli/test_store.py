@@ -94,7 +94,7 @@ def test_dump_as_a_table(killed: Path) -> None:
     assert "FxPlain/0  TagA  key-0" in lines[2]
 
 
-def test_dump_finds_what_queue_and_index_do_not_know_yet(tmp_path: Path) -> None:
+def test_dump_finds_records_missing_from_queue_and_index(tmp_path: Path) -> None:
     root = tmp_path / "store"
     build(root, some(25), clean=False)
     queue = sorted((root / "consumequeue" / "T" / "0").iterdir())
@@ -106,7 +106,7 @@ def test_dump_finds_what_queue_and_index_do_not_know_yet(tmp_path: Path) -> None
     assert [json.loads(row)["queueOffset"] for row in rows] == [24]
 
 
-def test_a_dump_goes_on_behind_a_body_whose_library_is_missing(
+def test_dump_continues_after_a_body_without_its_library(
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unpack(body: bytes, sys_flag: int) -> bytes:

@@ -34,7 +34,7 @@ BAD: Any = 1.5
         ({"auto_commit_s": 0}, "auto_commit_s must be"),
     ],
 )
-def test_a_consumer_is_not_made_of_what_cannot_work(
+def test_consumer_refuses_impossible_arguments(
     face: Callable[..., object], options: dict[str, Any], pattern: str
 ) -> None:
     texts = {"nameservers": "127.0.0.1:1", "group": "g", **options}
@@ -51,7 +51,7 @@ def test_a_consumer_is_not_made_of_what_cannot_work(
         ({"group": 7}, "group name 7"),
     ],
 )
-def test_a_producer_is_not_made_of_what_cannot_work(options: dict[str, Any], pattern: str) -> None:
+def test_producer_refuses_impossible_arguments(options: dict[str, Any], pattern: str) -> None:
     texts = {"nameservers": "127.0.0.1:1", **options}
     with pytest.raises(BadMessage, match=pattern):
         Producer(**texts)
@@ -112,7 +112,7 @@ QUESTIONS: list[tuple[Callable[[QueueOffsets], Awaitable[object]], str]] = [
 
 
 @pytest.mark.parametrize(("ask", "pattern"), QUESTIONS)
-async def test_a_question_that_no_broker_can_answer_is_not_asked(
+async def test_impossible_query_is_not_sent(
     ask: Callable[[QueueOffsets], Awaitable[object]], pattern: str
 ) -> None:
     with pytest.raises(BadMessage, match=pattern):
@@ -125,7 +125,7 @@ def test_a_start_that_is_no_time_is_refused(start: Any) -> None:
         _checked("T", "*", start)
 
 
-async def test_a_place_for_positions_that_cannot_be_written_is_not_called_damaged() -> None:
+async def test_unwritable_position_file_is_not_called_damaged() -> None:
     reader = Consumer(nameservers="127.0.0.1:1", group="g", broadcast="/dev/null/place.json")
     with pytest.raises(ClientError, match="has to be there and writable"):
         await reader.__aenter__()

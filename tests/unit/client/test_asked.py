@@ -52,7 +52,7 @@ def test_a_reset_for_somebody_else_is_passed_over(topic: str, group: str) -> Non
     on_stage(scenario)
 
 
-def test_an_ordered_queue_goes_elsewhere_once_nothing_is_in_hand() -> None:
+def test_ordered_queue_moves_when_no_message_is_in_progress() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         _, peer = await shelf(stage, messages={0: bodies(8)})
@@ -85,7 +85,7 @@ def test_an_ordered_queue_goes_elsewhere_once_nothing_is_in_hand() -> None:
 
 
 @pytest.mark.parametrize(("how", "begin"), [("seek", 0), ("subscribe", 2)])
-def test_an_ordered_queue_that_is_sent_elsewhere_is_in_one_hand(how: str, begin: int) -> None:
+def test_reassigned_ordered_queue_has_one_owner(how: str, begin: int) -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         await shelf(stage, messages={0: bodies(8)})
@@ -118,7 +118,7 @@ def test_an_ordered_queue_that_is_sent_elsewhere_is_in_one_hand(how: str, begin:
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_one_who_polls_has_an_ordered_queue_until_it_is_done(is_finished: bool) -> None:
+def test_polling_task_holds_an_ordered_queue_until_done(is_finished: bool) -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         await shelf(stage, messages={0: bodies(3)})
@@ -144,7 +144,7 @@ def test_one_who_polls_has_an_ordered_queue_until_it_is_done(is_finished: bool) 
     on_stage(scenario)
 
 
-def test_an_ordered_topic_that_is_subscribed_to_anew_is_read_soon() -> None:
+def test_resubscribed_ordered_topic_is_read_soon() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         await shelf(stage, messages={0: bodies(2)})
@@ -160,7 +160,7 @@ def test_an_ordered_topic_that_is_subscribed_to_anew_is_read_soon() -> None:
     on_stage(scenario)
 
 
-def test_a_consumer_says_where_it_stands_and_what_it_does() -> None:
+def test_consumer_reports_its_positions_and_state() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         _, peer = await shelf(stage, messages={0: bodies(3)})

@@ -147,7 +147,7 @@ def test_outside_of_its_block_a_client_refuses_calls() -> None:
             upkeep.__enter__()
 
 
-def test_errors_of_the_block_come_out_and_the_thread_ends() -> None:
+def test_errors_leave_the_block_and_the_thread_ends() -> None:
     def fail_inside() -> None:
         with blocking.Admin(nameservers="127.0.0.1:1"):
             assert threading.active_count() == before + 1
@@ -160,7 +160,7 @@ def test_errors_of_the_block_come_out_and_the_thread_ends() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_is_told_and_its_parent_goes_on() -> None:
+def test_forked_child_gets_an_error_and_the_parent_continues() -> None:
     """gunicorn's preload, Celery's prefork: the child has no thread that would ever answer."""
     with nameserver() as at, blocking.Admin(nameservers=at) as upkeep:
         assert upkeep.route("T") is None

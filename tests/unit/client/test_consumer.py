@@ -86,7 +86,7 @@ def test_new_messages_wake_a_poll() -> None:
     assert 6.9 < on_stage(scenario).value < 7.1
 
 
-def test_every_broker_hears_of_the_group_before_it_is_asked() -> None:
+def test_brokers_get_a_heartbeat_before_any_query() -> None:
     """Trap 18."""
 
     async def scenario(stage: Stage) -> None:
@@ -252,7 +252,7 @@ def test_no_pull_takes_a_commit_back() -> None:
     on_stage(scenario)
 
 
-def test_a_pull_that_waits_for_its_connection_tells_what_was_committed_meanwhile(
+def test_delayed_pull_carries_the_latest_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def slow_dial(*arguments: Any, **more: Any) -> Connection:
@@ -323,7 +323,7 @@ def test_whatever_ends_a_consumer_what_counts_is_committed(is_cancelled: bool) -
     on_stage(scenario)
 
 
-def test_a_new_subscription_begins_behind_what_was_dealt_with() -> None:
+def test_new_subscription_begins_after_processed_messages() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", queues=1)
         content, _ = await shelf(stage, messages={0: bodies(4)})
@@ -361,7 +361,7 @@ def test_a_slave_is_told_no_offsets() -> None:
     on_stage(scenario)
 
 
-def test_refusals_come_out_of_poll_and_reading_goes_on_afterwards() -> None:
+def test_poll_raises_refusals_and_reading_continues() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", queues=1)
         content, _ = await shelf(
@@ -383,7 +383,7 @@ def test_refusals_come_out_of_poll_and_reading_goes_on_afterwards() -> None:
     on_stage(scenario)
 
 
-def test_a_body_without_its_library_comes_out_of_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_raises_for_a_body_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     def unpack(body: bytes, sys_flag: int) -> bytes:
         raise MissingCodec("pip install 'rocketbed[zstd]'")
 
@@ -419,7 +419,7 @@ def test_refusals_that_pass_are_waited_out(code: int) -> None:
     on_stage(scenario)
 
 
-def test_a_broker_that_goes_and_comes_back_is_waited_for() -> None:
+def test_returning_broker_is_waited_for() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", queues=1)
         content, peer = await shelf(stage, messages={0: bodies(2)})
@@ -436,7 +436,7 @@ def test_a_broker_that_goes_and_comes_back_is_waited_for() -> None:
     on_stage(scenario)
 
 
-def test_an_answer_that_comes_at_once_and_brings_nothing_does_not_spin() -> None:
+def test_immediate_empty_answer_does_not_spin() -> None:
     async def scenario(stage: Stage) -> int:
         stage.routes["T"] = route("a", queues=1)
         content, broker = await shelf(stage, messages={0: bodies(1)})
@@ -587,7 +587,7 @@ def test_damaged_answers_end_nothing(code: int) -> None:
     on_stage(scenario)
 
 
-def test_records_that_are_wrong_about_their_place_are_read_and_nothing_is_skipped() -> None:
+def test_records_with_wrong_places_are_read_and_none_skipped() -> None:
     """A real broker that had lost its power gave the record of offset 28 in the place of 0, and 22
     as the next one."""
 

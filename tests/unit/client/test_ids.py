@@ -65,7 +65,7 @@ def test_the_month_is_the_local_one() -> None:
     assert int(local[20:28], 16) == 3_600_000
 
 
-def test_a_new_month_begins_at_zero_and_december_ends() -> None:
+def test_new_month_begins_at_zero_and_december_ends() -> None:
     clock = Clock(1_798_761_599_999)  # 2026-12-31 23:59:59.999 UTC
 
     def use(world: World) -> list[int]:
@@ -79,7 +79,7 @@ def test_a_new_month_begins_at_zero_and_december_ends() -> None:
     assert with_world(use, clock) == [31 * DAY - 1, 0, 1]
 
 
-def test_a_clock_set_back_over_the_months_start_counts_as_its_start() -> None:
+def test_clock_before_the_month_counts_as_its_start() -> None:
     clock = Clock(MARCH_2 - DAY)
 
     def use(world: World) -> int:

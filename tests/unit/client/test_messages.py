@@ -90,7 +90,7 @@ def test_received() -> None:
     assert message.offset_id == "0A00000100002A9F00000000000003E8"
 
 
-def test_a_message_without_unique_key_goes_by_its_offset_id() -> None:
+def test_message_without_a_unique_key_uses_its_offset_id() -> None:
     message = Received.of(stored(b"x"), "a")
     assert message.message_id == message.offset_id
 
@@ -118,6 +118,6 @@ def test_an_inner_batch_is_several_messages() -> None:
     assert Received.all_of(stored(body), "a") == [Received.of(stored(body), "a")]
 
 
-def test_an_inner_batch_that_cannot_be_taken_apart_is_left_whole() -> None:
+def test_undecodable_inner_batch_is_left_whole() -> None:
     broken = stored(b"\x00\x00\x00\x09nonsense", INNER_BATCH)
     assert Received.all_of(broken, "a") == [Received.of(broken, "a")]

@@ -45,7 +45,7 @@ class Link:
 
 
 @pytest.mark.parametrize("limit_s", [0.1, 1.0])
-def test_a_call_with_little_time_asks_another_one_within_it(limit_s: float) -> None:
+def test_call_with_little_time_asks_a_second_nameserver(limit_s: float) -> None:
     """A read with retryTimeoutMs=1000 never asked the one that was well."""
 
     async def ask(world: World) -> Any:
@@ -58,7 +58,7 @@ def test_a_call_with_little_time_asks_another_one_within_it(limit_s: float) -> N
         assert simulation.run_process(simulation.start("client", ask)) == b"{}"
 
 
-def test_a_call_that_is_given_up_leaves_the_next_one_to_another() -> None:
+def test_abandoned_call_moves_the_next_to_another_nameserver() -> None:
     async def ask(world: World) -> Any:
         addresses = [("ns1", 9876), ("ns2", 9876)]
         nameservers = Nameservers(world, addresses, cast(Connections, Links()))
@@ -73,7 +73,7 @@ def test_a_call_that_is_given_up_leaves_the_next_one_to_another() -> None:
         assert simulation.run_process(simulation.start("client", ask)) == b"{}"
 
 
-def test_the_only_one_is_named_where_it_says_nothing() -> None:
+def test_single_silent_nameserver_is_named() -> None:
     """Its own limit ends together with that of the call, and only the call's was reported."""
 
     async def ask(world: World) -> list[Address]:
@@ -128,7 +128,7 @@ class Says:
         return answer(command, ResponseCode.SUCCESS, body=self._body)
 
 
-def test_one_whose_answer_cannot_be_read_is_no_better_than_one_that_is_silent() -> None:
+def test_unreadable_answer_counts_as_silence() -> None:
     """A broken route failed the call, though another nameserver worked."""
 
     async def ask(world: World) -> Any:

@@ -40,7 +40,7 @@ def retried(outcome: Outcome, *, unknown: bool = True, unsafe: bool = False) -> 
     return wants_retry(outcome, retry_unknown=unknown, retry_unsafe=unsafe)
 
 
-def test_what_is_sent_is_not_retried_unless_it_is_unsafe_and_told_so() -> None:
+def test_send_is_retried_only_if_unstored_or_allowed() -> None:
     assert not retried(sent())
     assert not retried(sent(), unsafe=True)
     assert not retried(sent(SendStatus.FLUSH_SLAVE_TIMEOUT))
@@ -63,7 +63,7 @@ def test_unknown_is_retried_only_if_told_so(code: int | None) -> None:
     assert not retried(unknown(code), unknown=False)
 
 
-def test_a_success_after_an_unknown_may_be_the_second_copy() -> None:
+def test_success_after_an_unknown_may_be_a_second_copy() -> None:
     result = combined(unknown(), sent(attempts=2))
     assert isinstance(result, Sent)
     assert result.may_be_double
@@ -76,7 +76,7 @@ def test_a_refusal_after_an_unknown_leaves_it_unknown() -> None:
     assert (result.attempts, result.reason) == (2, "silence; then: no")
 
 
-def test_a_refusal_or_silence_after_a_stored_message_leaves_it_stored() -> None:
+def test_failure_after_a_stored_message_leaves_it_stored() -> None:
     first = sent(SendStatus.SLAVE_NOT_AVAILABLE)
     for latest in (refused(2, attempts=2), unknown(attempts=2)):
         result = combined(first, latest)

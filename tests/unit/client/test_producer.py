@@ -90,7 +90,7 @@ def test_codes_of_stored_messages(code: int, status: SendStatus) -> None:
     assert count == 1
 
 
-def test_unsafe_messages_are_sent_again_only_if_told_so() -> None:
+def test_unsafe_messages_are_resent_only_if_allowed() -> None:
     outcome, count = send_to(coded(11), retry_unsafe=True)
     assert isinstance(outcome, Sent)
     assert (count, outcome.may_be_double) == (3, True)
@@ -135,7 +135,7 @@ def test_no_answer_is_unknown_within_the_time_limit() -> None:
     assert 1.9 < on_stage(scenario).value < 2.2
 
 
-def test_a_connection_that_breaks_is_unknown_and_tried_again_with_the_same_id() -> None:
+def test_broken_connection_is_unknown_and_retried_with_the_id() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
 
@@ -213,7 +213,7 @@ def test_a_silent_broker_leaves_time_for_the_other() -> None:
     on_stage(scenario)
 
 
-def test_a_broker_that_comes_back_is_found_by_the_next_attempt() -> None:
+def test_returning_broker_is_found_by_the_next_attempt() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         async with producer(stage, timeout_s=20.0) as sender, trio.open_nursery() as nursery:
@@ -251,7 +251,7 @@ def test_chosen_queues_and_order_keys() -> None:
     on_stage(scenario)
 
 
-def test_an_order_key_waits_for_its_master_and_goes_nowhere_else() -> None:
+def test_order_key_waits_for_its_master() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", "b", queues=1)
         brokers = {name: await stage.broker(name) for name in "ab"}

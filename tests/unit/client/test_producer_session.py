@@ -21,7 +21,7 @@ def producer(stage: Stage, **options: Any) -> Producer:
     return Producer(stage.world, nameservers=NAMESERVER, group="pg", **options)
 
 
-def test_a_topic_that_moved_is_found_after_code_17() -> None:
+def test_moved_topic_is_found_after_code_17() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         await stage.broker("a", lambda command: answer(command, 17, "not here"))
@@ -38,7 +38,7 @@ def test_a_topic_that_moved_is_found_after_code_17() -> None:
     on_stage(scenario)
 
 
-def test_an_unknown_topic_is_sent_to_the_brokers_that_make_topics() -> None:
+def test_unknown_topic_goes_to_brokers_that_create_topics() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["TBW102"] = route("a", queues=8)
         broker = await stage.broker()
@@ -55,7 +55,7 @@ def test_an_unknown_topic_is_sent_to_the_brokers_that_make_topics() -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_queue_that_the_topic_has_not_is_a_reason_to_ask_again(is_known: bool) -> None:
+def test_queue_missing_from_the_topic_refreshes_the_route(is_known: bool) -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["TBW102"] = route("a", queues=8)
         if is_known:
@@ -164,7 +164,7 @@ def test_brokers_hear_of_the_group_and_of_its_end() -> None:
     on_stage(scenario)
 
 
-def test_a_dead_connection_is_given_up_after_a_send_without_answer() -> None:
+def test_dead_connection_is_closed_after_an_unanswered_send() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         broker = await stage.broker()
@@ -180,7 +180,7 @@ def test_a_dead_connection_is_given_up_after_a_send_without_answer() -> None:
     on_stage(scenario)
 
 
-def test_errors_of_the_block_come_out_as_they_are() -> None:
+def test_errors_leave_the_block_unchanged() -> None:
     async def scenario(stage: Stage) -> None:
         with pytest.raises(KeyError):
             async with producer(stage):

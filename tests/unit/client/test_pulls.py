@@ -43,7 +43,7 @@ def test_a_pull_brings_messages_and_offsets() -> None:
     on_stage(scenario)
 
 
-def test_a_pull_that_may_wait_says_so_and_waits_longer_than_the_broker() -> None:
+def test_waiting_pull_says_so_and_outlasts_the_broker() -> None:
     async def scenario(stage: Stage) -> float:
         stage.routes["T"] = route("a")
         content, peer = await shelf(stage)
@@ -118,7 +118,7 @@ def test_refused_pulls(code: int, remark: str) -> None:
     on_stage(scenario)
 
 
-def test_what_stands_before_a_damaged_record_is_handed_over_and_one_can_go_on_behind_it() -> None:
+def test_records_before_damage_are_delivered_and_skippable() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         content = Shelf(messages={0: bodies(5)}, batch=4)
@@ -178,7 +178,7 @@ def test_pulls_from_nobody() -> None:
 
 
 @pytest.mark.parametrize("status", ["found", "nothing", "moved"])
-def test_the_suggested_broker_is_asked_next_whatever_the_status(status: str) -> None:
+def test_suggested_broker_is_asked_next_at_any_status(status: str) -> None:
     """Trap 14."""
 
     async def scenario(stage: Stage) -> None:

@@ -82,7 +82,7 @@ def test_a_route_counts_for_half_a_minute() -> None:
     assert on_stage(scenario).value == [1, 1, 2, 2, 3]
 
 
-def test_a_route_that_counts_is_known_without_a_wait() -> None:
+def test_current_route_is_returned_without_a_wait() -> None:
     async def scenario(stage: Stage) -> list[bool]:
         stage.routes["T"] = route("a")
         async with Session(stage.world, NAMESERVER) as session:
@@ -107,9 +107,7 @@ def test_a_route_that_counts_is_known_without_a_wait() -> None:
 
 
 @pytest.mark.parametrize(("is_silent", "master"), [(False, "b"), (True, "a")])
-def test_a_route_that_was_not_used_is_asked_for_but_not_waited_for_long(
-    is_silent: bool, master: str
-) -> None:
+def test_unused_route_is_refreshed_with_a_short_wait(is_silent: bool, master: str) -> None:
     """Hundreds of topics: each send after a while went to who had been master (seed 840106)."""
 
     async def scenario(stage: Stage) -> float:
@@ -197,7 +195,7 @@ def nowhere() -> TopicRouteData:
 
 
 @pytest.mark.parametrize("trouble", ["knows nothing", "sends damage", "refuses", "names nowhere"])
-def test_a_good_route_is_kept_whatever_a_nameserver_says(trouble: str) -> None:
+def test_good_route_is_kept_against_nameserver_errors(trouble: str) -> None:
     is_empty = trouble == "knows nothing"
 
     async def scenario(stage: Stage) -> None:
@@ -224,7 +222,7 @@ def test_a_good_route_is_kept_whatever_a_nameserver_says(trouble: str) -> None:
     on_stage(scenario)
 
 
-def test_a_route_that_stays_wrong_is_asked_for_twice_a_second() -> None:
+def test_wrong_route_is_refreshed_twice_a_second() -> None:
     async def scenario(stage: Stage) -> int:
         stage.routes["T"] = route("a")
         async with Session(stage.world, NAMESERVER) as session:
@@ -249,7 +247,7 @@ def test_a_template_serves_those_who_make_topics_only() -> None:
     on_stage(scenario)
 
 
-def test_a_template_serves_nobody_else_while_the_nameserver_is_silent() -> None:
+def test_template_route_serves_only_its_own_topic() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["TBW102"] = route("a")
         async with Session(stage.world, NAMESERVER) as session:
@@ -306,7 +304,7 @@ THREE = f"{HOST}:9876;{HOST}:9877;{HOST}:9878"
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_client_stays_with_a_nameserver_until_it_fails(seed: int) -> None:
+def test_client_stays_with_a_nameserver_until_it_fails(seed: int) -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         servers = await three(stage)
@@ -327,7 +325,7 @@ def test_a_client_stays_with_a_nameserver_until_it_fails(seed: int) -> None:
     on_stage(scenario, seed=seed)
 
 
-def test_one_that_does_not_answer_leaves_time_for_the_others() -> None:
+def test_silent_nameserver_leaves_time_for_others() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         dumb = await stage.peer(9877, lambda command: None)
@@ -390,7 +388,7 @@ def test_changes_go_to_every_nameserver() -> None:
 
 
 @pytest.mark.parametrize("count", [65_537, 2**31 - 1, -1])
-def test_a_number_of_queues_that_cannot_be_is_refused(count: int) -> None:
+def test_impossible_number_of_queues_is_refused(count: int) -> None:
     data = route("a")
     data.queue_datas[0] = replace(data.queue_datas[0], read_queue_nums=count)
     with pytest.raises(ValueError, match=f"{count} and"):

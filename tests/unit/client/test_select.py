@@ -45,7 +45,7 @@ def test_round_robin_takes_every_queue_in_turn_from_any_start() -> None:
         assert Counter(chosen) == dict.fromkeys(among, 2)
 
 
-def test_topics_that_are_sent_to_in_turn_each_reach_all_their_queues() -> None:
+def test_alternating_topics_each_reach_all_their_queues() -> None:
     among = queues("a", "b")
     second_topic = [replace(queue, topic="U") for queue in among]
     for choice in ("round_robin", "least_latency", "fault_isolation"):
@@ -56,7 +56,7 @@ def test_topics_that_are_sent_to_in_turn_each_reach_all_their_queues() -> None:
         assert Counter(chosen) == dict.fromkeys([*among, *second_topic], 2)
 
 
-def test_a_retry_goes_to_another_broker_if_there_is_one() -> None:
+def test_retry_prefers_another_broker() -> None:
     for choice in ("round_robin", "least_latency", "fault_isolation"):
         selector = make_selector(choice, 5)
         assert chosen(selector, queues("a", "b"), 6, avoid="a") == {"b": 6}
@@ -96,7 +96,7 @@ def test_least_latency_follows_a_broker_that_becomes_slow() -> None:
     assert chosen(selector, queues("a", "b"), 2) == {"b": 2}
 
 
-def test_least_latency_comes_back_to_a_broker_that_failed_once() -> None:
+def test_least_latency_returns_to_a_broker_that_failed_once() -> None:
     selector = LeastLatency()
     selector.record("a", 1.0, failed=True, now_s=0.0)
     selector.record("b", 1.0, failed=False, now_s=0.0)
@@ -131,7 +131,7 @@ def test_fault_isolation_follows_the_table_of_5x(latency_ms: float, alone_s: flo
     assert chosen(selector, among, 4, now=100.0 + alone_s) == {"a": 2, "b": 2}
 
 
-def test_a_failure_isolates_for_as_long_as_ten_seconds_of_latency() -> None:
+def test_failure_isolates_like_ten_seconds_of_latency() -> None:
     selector = FaultIsolation()
     selector.record("a", 3.0, failed=True, now_s=0.0)
     assert chosen(selector, queues("a", "b"), 4, now=9.9) == {"b": 4}
@@ -140,7 +140,7 @@ def test_a_failure_isolates_for_as_long_as_ten_seconds_of_latency() -> None:
     assert chosen(selector, queues("a", "b"), 4, now=11.0) == {"a": 2, "b": 2}
 
 
-def test_among_isolated_brokers_a_slow_one_goes_before_a_failed_one() -> None:
+def test_slow_broker_is_preferred_to_a_failed_one() -> None:
     selector = FaultIsolation()
     selector.record("a", 3.0, failed=True, now_s=0.0)
     selector.record("b", 4000.0, failed=False, now_s=0.0)

@@ -49,7 +49,7 @@ def test_a_client_on_another_loop(call: Callable[[], Awaitable[object]]) -> None
     assert "import it from rocketbed.aio" in asyncio.run(refused(call))
 
 
-def test_an_answer_that_cannot_be_read_is_an_error_of_the_client() -> None:
+def test_unreadable_answer_is_a_client_error() -> None:
     """The codec's own error reached the caller, and named no broker."""
 
     def nonsense(command: Command) -> Command:

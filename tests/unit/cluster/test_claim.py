@@ -38,7 +38,7 @@ def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None
     assert is_free(tmp_path)
 
 
-def test_a_link_to_the_directory_is_the_same_cluster(tmp_path: Path) -> None:
+def test_link_to_the_directory_is_the_same_cluster(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     with claimed(tmp_path / "real"):

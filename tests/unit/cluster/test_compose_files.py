@@ -48,7 +48,7 @@ def defaults() -> dict[str, str]:
     return {key: value for key, equals, value in rows if equals and not key.startswith("#")}
 
 
-def test_the_three_nodes_have_the_same_settings_but_for_who_they_are() -> None:
+def test_nodes_differ_only_in_their_identity() -> None:
     text = (COMPOSE / "classic.yaml").read_text()
     settings = {name: dict(SETTING.findall(service(text, name))) for name in NODES}
     for number, name in enumerate(NODES):
@@ -61,7 +61,7 @@ def test_the_three_nodes_have_the_same_settings_but_for_who_they_are() -> None:
     assert settings["master"]["storePathRootDir"].startswith("/data/")
 
 
-def test_a_group_with_failover_differs_in_who_decides_only() -> None:
+def test_failover_group_differs_only_in_its_controller() -> None:
     texts = [(COMPOSE / name).read_text() for name in ("classic.yaml", "failover.yaml")]
     settings = [dict(SETTING.findall(service(texts[0], "slave-1")))]
     for number in (1, 2, 3):
@@ -105,7 +105,7 @@ def test_every_container_has_limits_and_its_log_is_rotated(path: Path) -> None:
     assert f"logging: {{driver: local, options: {{{sizes}}}}}" in shared
 
 
-def test_a_node_has_the_limits_of_one_in_a_cluster_by_one_command() -> None:
+def test_node_has_the_limits_of_a_one_command_cluster() -> None:
     assert f"  pids_limit: {PIDS}\n" in (COMPOSE / "classic.yaml").read_text()
 
 
@@ -117,7 +117,7 @@ def test_a_health_check_waits_longer_than_the_probe() -> None:
     assert int(timeout) > probe.TIMEOUT_S
 
 
-def test_the_legacy_builder_makes_nothing_for_the_node_that_it_does_not_need() -> None:
+def test_legacy_builder_skips_unneeded_stages() -> None:
     """It makes each stage above the target, in the order of the file."""
     stages = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)
     names = [name for _, name in stages]
@@ -186,7 +186,7 @@ def test_what_is_copied_in_is_let_in() -> None:
         assert {name.rstrip("/") for name in line.split()} <= let_in, line
 
 
-def test_the_user_and_the_interpreter_are_those_that_containers_are_given() -> None:
+def test_user_and_interpreter_match_the_containers() -> None:
     node = DOCKERFILE[DOCKERFILE.index("AS node\n") :]
     assert f"--uid {USER} " in node
     assert f'ENTRYPOINT ["{PYTHON}", ' in node
@@ -223,7 +223,7 @@ def test_other_sources_have_another_digest(name: str, checkout: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["tests/test_a.py", "docs/a.md", "node/__pycache__/code.pyc", "node/native.so"]
 )
-def test_what_is_not_in_the_image_does_not_count(name: str, checkout: Path) -> None:
+def test_files_outside_the_image_do_not_count(name: str, checkout: Path) -> None:
     before = source_digest()
     (checkout / name).parent.mkdir(parents=True, exist_ok=True)
     (checkout / name).write_text("other")

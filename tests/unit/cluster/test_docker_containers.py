@@ -64,7 +64,7 @@ async def test_a_container_is_paused_once_and_resumed_once(
     ("number", "call_name"),
     [(signal.SIGSTOP, "pause"), (signal.SIGCONT, "unpause"), (signal.SIGKILL, "kill")],
 )
-async def test_a_signal_to_one_that_ends_meanwhile_says_that_it_does_not_run(
+async def test_signal_to_an_ended_container_reports_not_running(
     number: signal.Signals, call_name: str, api: FakeApi, container: Container
 ) -> None:
     await container.launch()
@@ -77,9 +77,7 @@ async def test_a_signal_to_one_that_ends_meanwhile_says_that_it_does_not_run(
     assert not api.rows
 
 
-async def test_a_signal_that_the_daemon_refuses_is_an_error(
-    api: FakeApi, container: Container
-) -> None:
+async def test_signal_refused_by_the_daemon_is_an_error(api: FakeApi, container: Container) -> None:
     await container.launch()
 
     def refuse(name: str) -> None:
@@ -90,9 +88,7 @@ async def test_a_signal_that_the_daemon_refuses_is_an_error(
         await container.send(signal.SIGSTOP)
 
 
-async def test_one_whose_daemon_is_gone_is_ended_all_the_same(
-    api: FakeApi, container: Container
-) -> None:
+async def test_container_is_ended_without_its_daemon(api: FakeApi, container: Container) -> None:
     await container.launch()
 
     def fail(name: str) -> None:
@@ -106,7 +102,7 @@ async def test_one_whose_daemon_is_gone_is_ended_all_the_same(
     assert container.pid() is None
 
 
-async def test_a_limit_for_one_that_has_ended_is_nothing(
+async def test_limit_for_an_ended_container_does_nothing(
     api: FakeApi, container: Container
 ) -> None:
     await container.launch()
@@ -115,7 +111,7 @@ async def test_a_limit_for_one_that_has_ended_is_nothing(
     assert container.pid() is None
 
 
-async def test_a_program_that_ends_before_it_is_inspected_has_no_pid_and_a_code(
+async def test_program_ended_before_inspection_has_a_code_and_no_pid(
     api: FakeApi, container: Container
 ) -> None:
     api.is_born_dead = True
@@ -141,7 +137,7 @@ async def test_one_that_does_not_start_is_taken_away(
 # --- networks
 
 
-def test_a_range_that_somebody_takes_between_two_steps_is_left_to_them(api: FakeApi) -> None:
+def test_range_taken_between_two_steps_is_left_alone(api: FakeApi) -> None:
     def take(name: str) -> None:
         api.networks_made.setdefault("theirs", free_ranges()[0])
 
@@ -202,9 +198,7 @@ async def test_a_member_that_somebody_removes_has_ended(
     assert await member.wait_ended() is None
 
 
-def test_a_member_whose_name_another_one_has_just_taken_leaves_that_alone(
-    api: FakeApi, member: ContainerMember
-) -> None:
+def test_member_leaves_a_name_just_taken_alone(api: FakeApi, member: ContainerMember) -> None:
     def take(name: str) -> None:
         del api.before["create"]
         api.create_container("image", name=name, labels={LABEL: "bed"})
@@ -235,7 +229,7 @@ def docker(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     return api
 
 
-def test_a_new_cluster_has_a_network_and_a_plan_that_knows_its_daemon(
+def test_new_cluster_has_a_network_and_its_daemon_in_the_plan(
     docker: FakeApi, tmp_path: Path
 ) -> None:
     cluster = DockerCluster.create_in_docker(tmp_path / "bed", slaves=1)
@@ -291,9 +285,7 @@ def test_the_same_directory_by_a_link_is_the_same_cluster(docker: FakeApi, tmp_p
     assert name_of(tmp_path / "link") == name_of(tmp_path / "bed")
 
 
-def test_a_cluster_whose_addresses_somebody_has_by_now_gets_others(
-    docker: FakeApi, tmp_path: Path
-) -> None:
+def test_cluster_with_taken_addresses_gets_others(docker: FakeApi, tmp_path: Path) -> None:
     cluster = DockerCluster.create_in_docker(tmp_path / "bed", slaves=1)
     path = tmp_path / "bed/master/broker.conf"
     path.write_text(path.read_text() + "byHand=yes\n")
@@ -308,7 +300,7 @@ def test_a_cluster_whose_addresses_somebody_has_by_now_gets_others(
     assert f"namesrvAddr={cluster.nameserver_address}" in lines
 
 
-async def test_what_was_to_start_is_ended_and_with_the_last_one_all_goes(
+async def test_failed_start_removes_all_members_and_the_network(
     docker: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "ready_image", lambda daemon: "image")
@@ -325,7 +317,7 @@ async def test_what_was_to_start_is_ended_and_with_the_last_one_all_goes(
     assert read_plan(tmp_path / "bed") == cluster.plan
 
 
-def test_a_directory_with_a_cluster_of_processes_gets_no_containers(
+def test_directory_of_a_process_cluster_gets_no_containers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_plan(slaves=0).save(tmp_path)

@@ -40,7 +40,7 @@ def part(root: Path, both: Sequence[int], mine: Sequence[int], theirs: Sequence[
 
 
 @pytest.mark.parametrize("parted", [19, 20, 21, 25])
-def test_who_lost_an_end_and_went_on_has_parted(tmp_path: Path, parted: int) -> None:
+def test_log_that_lost_its_end_and_went_on_has_diverged(tmp_path: Path, parted: int) -> None:
     first_log, second_log = make(tmp_path / "a"), make(tmp_path / "b", parted)
     assert have_diverged(first_log.root, second_log.root, first_log.end)
     assert have_diverged(second_log.root, first_log.root, first_log.end)
@@ -69,7 +69,7 @@ def test_a_file_that_is_gone_hides_nothing_else(tmp_path: Path) -> None:
     assert have_diverged(tmp_path / "b", tmp_path / "a", end)
 
 
-def test_what_is_damaged_or_cannot_be_read_has_not(tmp_path: Path) -> None:
+def test_damaged_or_unreadable_log_has_not_diverged(tmp_path: Path) -> None:
     first_log, second_log = make(tmp_path / "a"), make(tmp_path / "b")
     assert not have_diverged(first_log.root, second_log.root, first_log.end)
     second_log.flip(second_log.offsets[23] + 95)

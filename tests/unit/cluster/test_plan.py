@@ -60,14 +60,14 @@ def test_a_port_in_use_is_named() -> None:
             make_plan(slaves=0, port=port)
 
 
-def test_free_ports_are_none_that_a_connection_may_get() -> None:
+def test_free_ports_are_outside_the_ephemeral_range() -> None:
     end = connection_ports_begin()
     assert 1024 < end < 65_536
     for _ in range(50):
         assert all(port < end for port in node_ports(free_node_port()))
 
 
-def test_ports_are_of_the_range_that_the_environment_gives(
+def test_ports_are_in_the_range_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(PORTS_VARIABLE, "21000-21099")
@@ -144,7 +144,7 @@ def test_a_plan_is_read_back(tmp_path: Path) -> None:
         created.address("slave-3")
 
 
-def test_a_promotion_changes_roles_and_keeps_what_was_edited(tmp_path: Path) -> None:
+def test_promotion_changes_roles_and_keeps_edits(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path, slaves=2)
     conf = cluster.member_directory("slave-2") / "broker.conf"
     conf.write_text(conf.read_text() + "fileReservedTime=9\n")
@@ -241,7 +241,7 @@ def test_a_plan_of_a_former_version_is_read(tmp_path: Path) -> None:
         ("a-node-2", ("broker-a", 2)),
     ],
 )
-def test_who_is_to_lead_is_said_by_a_node_or_its_group(
+def test_new_leader_is_named_by_node_or_group(
     name: str, expected: tuple[str, int], tmp_path: Path
 ) -> None:
     cluster = LocalCluster.create(tmp_path, slaves=2, groups=2, failover=True)
@@ -294,7 +294,7 @@ async def test_a_process_is_started_found_again_and_ended(tmp_path: Path) -> Non
     assert await process.wait_ended() == -signal.SIGTERM
 
 
-async def test_an_end_is_seen_by_who_did_not_start_it(tmp_path: Path) -> None:
+async def test_observer_sees_the_end_of_a_foreign_process(tmp_path: Path) -> None:
     process = sleeper(tmp_path / "p")
     process.start()
     observer = sleeper(tmp_path / "p")
@@ -313,7 +313,7 @@ async def test_what_a_process_printed_is_kept(tmp_path: Path) -> None:
     assert process.log_tail().split() == ["out", "failed"] * 2 or "failed" in process.log_tail()
 
 
-def test_a_pid_that_belongs_to_someone_else_is_not_touched(tmp_path: Path) -> None:
+def test_reused_pid_is_not_touched(tmp_path: Path) -> None:
     """The number in the pid file was given to another process since."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger:
         process = sleeper(tmp_path)

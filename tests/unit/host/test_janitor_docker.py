@@ -58,7 +58,7 @@ def record(path: Path) -> str:
     return docker_record(f"unix://{path}", "thing")
 
 
-def test_what_is_there_is_removed_and_what_is_not_is_no_error(tmp_path: Path) -> None:
+def test_present_objects_are_removed_and_missing_ones_are_fine(tmp_path: Path) -> None:
     with daemon(tmp_path / "socket", 204, 404) as requests:
         assert REMOVERS["container"](record(tmp_path / "socket"))
         assert not REMOVERS["container"](record(tmp_path / "socket"))
@@ -93,11 +93,11 @@ def test_nonsense_is_an_error_that_a_sweep_survives(tmp_path: Path) -> None:
         assert not (tmp_path / "file").exists()
 
 
-def test_a_private_daemon_that_is_gone_took_all_along(tmp_path: Path) -> None:
+def test_missing_private_daemon_took_everything_along(tmp_path: Path) -> None:
     assert not REMOVERS["container"](record(tmp_path / "gone" / "socket"))
 
 
-def test_another_daemon_that_is_down_may_be_back_with_what_it_had(tmp_path: Path) -> None:
+def test_unreachable_daemon_may_return_with_its_objects(tmp_path: Path) -> None:
     """Its record stays, and a later sweep does what this one could not."""
     run = Ledger.begin(tmp_path / "runs", guard=False)
     run.note("container", record(tmp_path / "socket"))

@@ -129,7 +129,7 @@ def test_a_frame_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert unpack_body(frame, ZSTD) is None
 
 
-def test_without_the_library_the_error_says_what_to_install(
+def test_missing_library_error_names_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
@@ -149,7 +149,7 @@ def test_zlib_and_the_old_clients_way() -> None:
     assert unpack_body(packed, 3 << 8) == packed
 
 
-def test_a_zlib_stream_that_is_cut_or_too_long_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_or_oversized_zlib_stream_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = zlib.compress(PLAIN["text"])
     assert unpack_body(whole, ZLIB) == PLAIN["text"]
     assert [unpack_body(whole[:size], ZLIB) for size in range(len(whole))] == [None] * len(whole)

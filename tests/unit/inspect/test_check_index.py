@@ -136,9 +136,7 @@ def index_again(root: Path, offsets: list[int], first: int) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 2, 7, 19])
-def test_s10_recovery_of_rocketmq_indexes_again_what_full_files_hold(
-    root: Path, first: int
-) -> None:
+def test_s10_rocketmq_recovery_indexes_full_files_again(root: Path, first: int) -> None:
     index_again(root, build(root, some(22)), first)
     report = check(root)
     assert report.verdict == "good"
@@ -146,7 +144,7 @@ def test_s10_recovery_of_rocketmq_indexes_again_what_full_files_hold(
     assert len(files) == {0: 3, 2: 3, 7: 2, 19: 0}[first]
 
 
-def test_s10_recovery_of_rocketmq_that_began_too_late_lost_keys(root: Path) -> None:
+def test_s10_rocketmq_recovery_from_too_late_lost_keys(root: Path) -> None:
     index_again(root, build(root, some(22)), 21)
     assert only(check(root), "index-complete").startswith("6 keys from log ")
 
@@ -196,9 +194,7 @@ def contents(root: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((root / "index").iterdir())]
 
 
-def test_an_index_with_tags_is_sound_and_is_built_again_with_tags(
-    root: Path, tmp_path: Path
-) -> None:
+def test_index_with_tags_is_sound_and_rebuilt_with_tags(root: Path, tmp_path: Path) -> None:
     with_tags(root)
     assert broken(check(root)) == set()
     opened = open_directory(root, SETTINGS)

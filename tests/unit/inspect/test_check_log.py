@@ -151,7 +151,7 @@ def test_s9_a_segment_that_ends_before_its_successor(root: Path) -> None:
     assert "no-silent-damage" in broken(check(root))
 
 
-def test_s9_a_filler_that_does_not_reach_the_end(root: Path) -> None:
+def test_s9_filler_short_of_the_end(root: Path) -> None:
     build(root, some(40))
     path = segment_of(root, 0)[0]
     at = path.read_bytes().rindex(b"\xcb\xd4\x31\x94")

@@ -181,7 +181,7 @@ def test_progress_is_told_in_bytes_of_the_log(root: Path) -> None:
     "name",
     ["abort", "checkpoint", "lock", "rocketbed.ckpt", "rocketbed.flushed", "config/topics.json"],
 )
-def test_what_is_no_file_is_told_and_never_read(root: Path, name: str, kind: str) -> None:
+def test_non_file_is_reported_and_never_read(root: Path, name: str, kind: str) -> None:
     """A pipe answers never, and `/dev/zero` always."""
     build(root, some(5))
     path = root / name

@@ -149,7 +149,7 @@ def test_s6_a_gap_in_the_log(root: Path) -> None:
     assert "missing in the log" in only(check(root), "queue-entry-places")
 
 
-def test_s6_a_queue_whose_first_message_is_not_number_0(root: Path) -> None:
+def test_s6_queue_not_starting_at_message_0(root: Path) -> None:
     """Retention, or an empty slave: the numbers go on, the slots before are blank."""
     build(root, [Spec(queue_offset=7), Spec(), Spec()], first=SEGMENT)
     assert check(root).findings == ()
@@ -182,7 +182,7 @@ def test_transactions_that_are_not_committed_have_no_unit(root: Path) -> None:
     assert queue_file(root).read_bytes()[40:] == bytes(QUEUE_SEGMENT - 40)
 
 
-def test_s5_a_unit_that_came_to_a_live_store_after_the_look_at_its_place_is_no_damage(
+def test_s5_unit_written_during_the_check_is_no_damage(
     root: Path,
 ) -> None:
     """The next one is looked at later, and is there (seen on a loaded machine)."""

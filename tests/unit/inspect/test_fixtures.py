@@ -161,9 +161,7 @@ def test_rebuilt_index_files_are_the_brokers(
         assert abs(int(ours) - int(theirs)) < 1000
 
 
-def test_a_killed_store_without_its_queues_is_whole_again(
-    name: str, root: Path, tmp_path: Path
-) -> None:
+def test_killed_store_is_complete_without_its_queues(name: str, root: Path, tmp_path: Path) -> None:
     """The log alone gives all that the broker had: queues and index are derived."""
     os.symlink(root / "commitlog", tmp_path / "commitlog")
     os.symlink(root / "config", tmp_path / "config")

@@ -60,7 +60,7 @@ def test_batch_queues(root: Path) -> None:
     assert {message.as_row()["bodyLength"] for message in batch} == {3}
 
 
-def test_a_single_message_in_a_batch_queue_is_a_batch_of_one(root: Path) -> None:
+def test_single_message_in_a_batch_queue_is_a_batch_of_one(root: Path) -> None:
     (root / "config").mkdir(parents=True)
     (root / "config" / "topics.json").write_text(TOPICS)
     build(root, [inner(3, 0), Spec("B", body=b"one", queue_offset=3), inner(2, 4)])
@@ -237,7 +237,7 @@ def test_slots_that_cannot_be(tmp_path: Path) -> None:
     assert [size for _, size, _ in UNIT.iter_unpack(data)] == [0x7FFFFFFF] * 3 + [100] * 2 + [0] * 5
 
 
-def test_a_record_with_an_absurd_queue_offset_is_refused(root: Path) -> None:
+def test_record_with_an_absurd_queue_offset_is_refused(root: Path) -> None:
     specs = some(4)
     specs[2] = Spec(queue_offset=1 << 50)
     specs[3] = Spec(queue_offset=2)

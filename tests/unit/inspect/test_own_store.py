@@ -51,7 +51,7 @@ async def test_a_stopped_store_is_good(tmp_path: Path) -> None:
     assert len(list(messages(opened, Filter(topic="Topic1", key="key4")))) == 1
 
 
-async def test_an_index_that_was_switched_off_is_no_damage(tmp_path: Path) -> None:
+async def test_disabled_index_is_no_damage(tmp_path: Path) -> None:
     root = tmp_path / "store"
     await write(root)
     await write(root, indexed=False)
@@ -63,7 +63,7 @@ async def test_an_index_that_was_switched_off_is_no_damage(tmp_path: Path) -> No
     assert examine(root).findings == ()
 
 
-async def test_an_index_that_a_kill_had_cut_off_before_is_none_either(tmp_path: Path) -> None:
+async def test_index_truncated_by_a_kill_is_no_damage(tmp_path: Path) -> None:
     root = tmp_path / "killed"
     await write(tmp_path / "store", copy_to=root)
     await write(root, indexed=False)
@@ -74,7 +74,7 @@ async def test_an_index_that_a_kill_had_cut_off_before_is_none_either(tmp_path: 
     assert examine(root).worst == Severity.TAIL, examine(root).findings
 
 
-async def test_a_killed_store_is_good_but_for_the_kill(tmp_path: Path) -> None:
+async def test_killed_store_is_good_but_for_the_kill(tmp_path: Path) -> None:
     await write(tmp_path / "store", copy_to=tmp_path / "killed")
     report = examine(tmp_path / "killed")
     assert report.worst <= Severity.TAIL, report.findings
@@ -83,7 +83,7 @@ async def test_a_killed_store_is_good_but_for_the_kill(tmp_path: Path) -> None:
     assert report.records == COUNT + COUNT // 10 * 4
 
 
-async def test_a_lost_beginning_is_damage_where_the_mark_knows_better(tmp_path: Path) -> None:
+async def test_lost_beginning_is_damage_by_the_mark(tmp_path: Path) -> None:
     await write(tmp_path / "store")
     segments = sorted((tmp_path / "store" / "commitlog").iterdir())
     segments[0].unlink()
@@ -133,7 +133,7 @@ async def test_deleted_topics_have_no_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept_queues", [1, 3, 4])
-async def test_queues_that_a_kill_left_of_a_deleted_topic_are_no_damage(
+async def test_queues_left_by_an_interrupted_deletion_are_no_damage(
     tmp_path: Path, kept_queues: int
 ) -> None:
     """Seed 851093: killed between the mark of the deletion and the end of its files."""
@@ -151,7 +151,7 @@ async def test_queues_that_a_kill_left_of_a_deleted_topic_are_no_damage(
     assert broken(report) == set(), report.findings
 
 
-async def test_a_topic_that_only_the_table_has_lost_is_damage(tmp_path: Path) -> None:
+async def test_topic_missing_only_from_the_table_is_damage(tmp_path: Path) -> None:
     root = tmp_path / "store"
     await write(root)
     topics = {path.name for path in (root / "consumequeue").iterdir()}
@@ -176,7 +176,7 @@ def write_flushed(root: Path, offset: int) -> None:
     (root / "rocketbed.flushed").write_bytes(data + struct.pack(">Q", crc32c(data)))
 
 
-async def test_what_is_torn_above_the_flushed_offset_is_a_tail(tmp_path: Path) -> None:
+async def test_torn_end_above_the_flushed_offset_is_a_tail(tmp_path: Path) -> None:
     """A power loss leaves good records behind a bad one; the marks tell it from damage."""
     await write(tmp_path / "store", copy_to=tmp_path / "killed")
     root = tmp_path / "killed"

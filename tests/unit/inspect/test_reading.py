@@ -57,7 +57,7 @@ def scan(root: Path) -> Iterator[Scanned | Hole | LogEnd]:
             yield item
 
 
-def test_a_record_longer_than_a_window_is_read_whole(
+def test_record_longer_than_a_window_is_read_whole(
     log: tuple[Path, list[int]], reads: list[int]
 ) -> None:
     root, offsets = log
@@ -67,7 +67,7 @@ def test_a_record_longer_than_a_window_is_read_whole(
 
 @pytest.mark.parametrize("bit", range(32))
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_wrong_size_costs_its_record_and_no_memory(
+def test_wrong_size_costs_its_record_and_no_memory(
     number: int, bit: int, log: tuple[Path, list[int]], reads: list[int]
 ) -> None:
     root, offsets = log
@@ -86,7 +86,7 @@ def test_a_wrong_size_costs_its_record_and_no_memory(
     assert max(reads) <= limit
 
 
-def test_one_record_alone_is_read_by_the_same_rule(
+def test_single_record_is_read_by_the_same_rule(
     log: tuple[Path, list[int]], reads: list[int]
 ) -> None:
     root, offsets = log
@@ -102,7 +102,7 @@ def test_one_record_alone_is_read_by_the_same_rule(
         flip(path, offsets[0], 2)
 
 
-def test_a_body_full_of_magic_numbers_is_passed_in_one_go(tmp_path: Path, reads: list[int]) -> None:
+def test_body_of_magic_numbers_is_skipped_at_once(tmp_path: Path, reads: list[int]) -> None:
     body = (MAGIC_PREFIX + b"\xa7") * (LONG // 4)
     root, offsets = make(tmp_path, [Spec(body=body), Spec(body=b"then")])
     flip(root / "commitlog" / f"{0:020d}", offsets[0] + 9)
@@ -114,7 +114,7 @@ def test_a_body_full_of_magic_numbers_is_passed_in_one_go(tmp_path: Path, reads:
 
 
 @pytest.mark.parametrize("topic", [b"\xff\xfe", b"a/", b"..", b"a\0", b"/\0"])
-def test_a_topic_that_no_directory_can_have_is_named(tmp_path: Path, topic: bytes) -> None:
+def test_impossible_topic_name_is_reported(tmp_path: Path, topic: bytes) -> None:
     offsets = build(tmp_path, some(12, topic="TT"))
     body_size = len(b"body 5")
     overwrite(tmp_path / "commitlog" / f"{0:020d}", offsets[5] + 88 + body_size + 1, topic)
@@ -127,7 +127,7 @@ def test_a_topic_that_no_directory_can_have_is_named(tmp_path: Path, topic: byte
     assert report.records == 12
 
 
-def test_a_last_record_whose_end_was_never_written_is_none(tmp_path: Path) -> None:
+def test_last_record_without_its_end_is_not_read(tmp_path: Path) -> None:
     """A kill leaves any first part of a record; no checksum covers topic and properties (T5)."""
     root, offsets = make(tmp_path, [*some(3), Spec(body=b"b", properties=(("K", "v" * 50),))])
     overwrite(root / "commitlog" / f"{0:020d}", offsets[3] + 100, bytes(200))

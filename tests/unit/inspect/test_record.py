@@ -77,7 +77,7 @@ def test_the_formats_own_vectors() -> None:
     assert crc_digits(13220999) == b"9990223100"
 
 
-def test_an_index_hash_that_has_no_absolute_value_counts_as_zero() -> None:
+def test_index_hash_without_an_absolute_value_is_zero() -> None:
     key = "k" * 0 + "polygenelubricants"
     assert java_hash(key) == -(1 << 31)
     # The same string as topic and key, split at the sign between them, would hash otherwise;
@@ -203,7 +203,7 @@ def test_the_crc_property_covers_the_whole_record() -> None:
     assert fault(with_property_crc(sample(), crc=1)).rule == "record-property-crc"
 
 
-def test_a_property_whose_name_ends_like_the_checksum_s_is_none() -> None:
+def test_property_ending_like_the_checksum_is_not_it() -> None:
     for name, rule in (("x__CRC32#", None), ("__CRC32#", "record-property-crc")):
         data = sample(properties=((name, "0123456789"),))
         if rule is None:

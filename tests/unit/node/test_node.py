@@ -43,7 +43,7 @@ async def read_back(session: Session) -> dict[str, Any]:
     "name",
     ["config", "config/topics.json", "config/topics.json.tmp", "config/consumerOffset.json.bak"],
 )
-def test_a_start_and_a_check_name_what_is_in_the_way_of_a_table(name: str) -> None:
+def test_start_and_check_name_the_obstacle_of_a_table(name: str) -> None:
     """A check said that all was well, and the start failed."""
     image = node_run(send_some).image
     disk = SimDisk(image)
@@ -63,7 +63,7 @@ def test_a_start_and_a_check_name_what_is_in_the_way_of_a_table(name: str) -> No
             run_solo(look, config, image=disk.image())
 
 
-def test_a_clean_stop_keeps_everything_and_leaves_no_abort_file() -> None:
+def test_clean_stop_keeps_everything_and_removes_abort() -> None:
     stopped = node_run(send_some)
 
     async def look(world: World) -> bool:
@@ -79,7 +79,7 @@ def test_a_clean_stop_keeps_everything_and_leaves_no_abort_file() -> None:
     }
 
 
-def test_after_a_kill_all_that_was_acknowledged_is_there() -> None:
+def test_acknowledged_messages_survive_a_kill() -> None:
     async def send_and_mark(session: Session) -> None:
         await send_some(session)
         session.world.mark("acknowledged")
@@ -103,7 +103,7 @@ def test_two_nodes_on_one_directory() -> None:
     with_node(scenario)
 
 
-def test_a_taken_port_is_told_and_the_store_closed() -> None:
+def test_taken_port_is_reported_and_the_store_closed() -> None:
     async def main(world: World) -> None:
         config, _ = make_config(settings_from_options(SMALL))
         listener = await world.network.listen(HOST, PORT - 2)
@@ -115,7 +115,7 @@ def test_a_taken_port_is_told_and_the_store_closed() -> None:
     assert run_solo(main).outcome == "ended"
 
 
-def test_a_failed_fsync_ends_the_node_and_leaves_abort() -> None:
+def test_failed_fsync_ends_the_node_and_leaves_abort() -> None:
     async def main(world: World) -> None:
         config, _ = make_config(settings_from_options([*SMALL, "flushDiskType=SYNC_FLUSH"]))
         ended = trio.Event()

@@ -59,7 +59,7 @@ def test_a_full_disk_is_named() -> None:
     assert "diskSpaceWarningLevelRatio" in remark
 
 
-def test_a_disk_without_room_for_a_segment_is_named_until_it_has_room() -> None:
+def test_full_disk_is_named_until_a_segment_fits() -> None:
     async def scenario(session: Session) -> list[tuple[int, str | None]]:
         disk, store = session.world.disk, session.node.store
         body, code = bytes(store.config.segment_size // 3), 0
@@ -80,7 +80,7 @@ def test_a_disk_without_room_for_a_segment_is_named_until_it_has_room() -> None:
     assert full[1].startswith("no new segment of 262144 bytes in /store/commitlog:")
 
 
-def test_a_broker_that_no_nameserver_has_is_not_ready() -> None:
+def test_broker_without_registration_is_not_ready() -> None:
     answer = with_node(ask, "namesrvAddr=10.0.0.8:9876;10.0.0.9:9876")
     assert answer == not_ready("registered at no nameserver: 10.0.0.8:9876;10.0.0.9:9876")
 
@@ -94,7 +94,7 @@ def test_one_nameserver_is_enough() -> None:
     assert with_node(scenario, "namesrvAddr=10.0.0.8:9876;10.0.0.9:9876") == READY
 
 
-def test_damage_that_was_found_is_told_and_hinders_nobody() -> None:
+def test_found_damage_is_reported_and_stays_ready() -> None:
     async def scenario(session: Session) -> tuple[int, str | None]:
         session.node.store.scrubber.index_damage = "entry 7 names another record"
         return await ask(session)

@@ -92,7 +92,7 @@ def test_slaves_that_do_not_answer() -> None:
     assert [round(at) for _, _, at in outcomes] == [3, 5]
 
 
-def test_when_neither_comes_the_slaves_outcome_stands_after_the_longer_wait() -> None:
+def test_slave_outcome_stands_after_the_longer_wait() -> None:
     async def scenario(bench: Bench) -> None:
         bench.add(100)
         await trio.sleep(10)
@@ -102,7 +102,7 @@ def test_when_neither_comes_the_slaves_outcome_stands_after_the_longer_wait() ->
     assert round(at) == FLUSH_S
 
 
-def test_a_late_flush_after_the_slaves_timeout_releases_at_once() -> None:
+def test_late_flush_after_the_slave_timeout_releases_at_once() -> None:
     async def scenario(bench: Bench) -> None:
         bench.add(100)
         await trio.sleep(4)
@@ -164,7 +164,7 @@ def test_every_answer_is_released_once_in_order_and_truly(plan: list[tuple[str, 
     assert not wrong
 
 
-def test_a_flush_that_comes_does_not_prolong_the_wait_for_slaves() -> None:
+def test_flush_does_not_prolong_the_wait_for_slaves() -> None:
     """Both conditions lack at first, and the longer time is looked at; then the disk is fast."""
 
     async def scenario(bench: Bench) -> None:

@@ -37,7 +37,7 @@ class Log:
         return dict.fromkeys(queues, QueueBounds(0, 1, 1))
 
 
-def test_a_topic_waits_for_its_broker_that_is_away() -> None:
+def test_topic_waits_for_its_unreachable_broker() -> None:
     """Elsewhere it is there: that alone does not say that this broker lacks it."""
     options = Options.parse({"endpoints": "h:1", "topics": "T", "brokers": "a"})
 
@@ -71,7 +71,7 @@ class Deleting(Log):
         return () if topic == self.deleted else await super().queues(topic)
 
 
-def test_a_topic_that_is_gone_is_waited_for_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_topic_is_waited_for_once(caplog: pytest.LogCaptureFixture) -> None:
     """Every batch of a loose stream waited for it twice, for all of retryTimeoutMs."""
     texts = {"endpoints": "h:1", "topics": "T,U"}
     log = Deleting()

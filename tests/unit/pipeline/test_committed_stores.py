@@ -59,7 +59,7 @@ def test_what_is_marked(tmp_path: Path) -> None:
         marked_runs(Options.parse({"path": str(log.root)}))
 
 
-def test_a_store_that_may_not_be_called_as_its_broker_is_told(
+def test_store_that_may_have_a_wrong_name_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Check the warning: rows that a job wrote there would be left out silently."""
@@ -72,7 +72,7 @@ def test_a_store_that_may_not_be_called_as_its_broker_is_told(
         assert ("broker broker-b, and the path has other" in caplog.text) == is_told
 
 
-def test_markers_whose_queue_is_lost_are_found_in_the_log(
+def test_markers_of_a_lost_queue_are_found_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = store(tmp_path)
@@ -100,7 +100,7 @@ UNIT = struct.Struct(">qiq")
         ((0, (1 << 40, 300, 0)), 2),
     ],
 )
-def test_markers_whose_units_are_damaged_are_found_in_the_log(
+def test_markers_with_damaged_units_are_found_in_the_log(
     unit: tuple[int, tuple[int, int, int]],
     lacking: int,
     tmp_path: Path,
@@ -117,7 +117,7 @@ def test_markers_whose_units_are_damaged_are_found_in_the_log(
 
 
 @pytest.mark.parametrize("size", [None, 0, 10, 20])
-def test_markers_whose_queue_is_short_are_found_in_the_log(
+def test_markers_beyond_a_short_queue_are_found_in_the_log(
     size: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Crash state: the log is synced, and its queue is not yet."""
@@ -131,7 +131,7 @@ def test_markers_whose_queue_is_short_are_found_in_the_log(
     assert f"the queue of {TOPIC} lacks" in caplog.text
 
 
-def test_a_marker_that_another_units_place_has_is_found_at_its_own(tmp_path: Path) -> None:
+def test_marker_behind_a_wrong_unit_is_found(tmp_path: Path) -> None:
     log = store(tmp_path)
     with open(next((log.root / "consumequeue" / TOPIC / "0").iterdir()), "r+b") as file:
         first = file.read(UNIT.size)
@@ -140,9 +140,7 @@ def test_a_marker_that_another_units_place_has_is_found_at_its_own(tmp_path: Pat
 
 
 @pytest.mark.parametrize("queue", [0, 3])
-def test_a_store_may_have_a_topic_that_is_only_called_as_markers_are(
-    queue: int, tmp_path: Path
-) -> None:
+def test_topic_may_only_look_like_a_marker_topic(queue: int, tmp_path: Path) -> None:
     log = store(tmp_path)
     log.append([Message(topic=marker_topic("x"), queue_id=queue, body=b"hello")])
     actual = marked_runs(Options.parse({"path": f"broker-a/0={log.root}"}))
@@ -150,7 +148,7 @@ def test_a_store_may_have_a_topic_that_is_only_called_as_markers_are(
     assert actual["x"] is None
 
 
-def test_markers_that_have_expired_are_told_and_hide_no_others(
+def test_expired_markers_are_reported_and_hide_no_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They were taken for damaged, so that nothing could be read any more."""
@@ -180,9 +178,7 @@ class Answers:
 
 @pytest.mark.parametrize("step", [-1, 0, 1, 4])
 @pytest.mark.parametrize("numbers", [(), (1,), (0, 2), (0, 0)])
-async def test_a_broker_that_leaves_markers_out_is_not_believed(
-    numbers: Sequence[int], step: int
-) -> None:
+async def test_broker_that_omits_markers_is_not_believed(numbers: Sequence[int], step: int) -> None:
     """It was asked again without end, or what it left out counted for nothing."""
     log = cast(WireLog, Answers(numbers, step))
     queue = MessageQueue(topic=TOPIC, broker_name="b", queue_id=0)
@@ -232,7 +228,7 @@ def encoded() -> bytes:
     return body
 
 
-async def test_a_topic_that_is_called_as_markers_are_stops_only_who_meets_its_job() -> None:
+async def test_lookalike_marker_topic_stops_only_its_job() -> None:
     """Every read with onlyCommitted failed, as if a broker were away."""
     lookalike = marker_topic("x")
     markers = await read_markers(Cluster(encoded()), [TOPIC, lookalike, "T"])
@@ -261,7 +257,7 @@ async def test_a_topic_that_is_called_as_markers_are_stops_only_who_meets_its_jo
 
 
 @pytest.mark.parametrize("own", [[0, 1], [1], []])
-async def test_markers_that_the_master_has_deleted_are_asked_of_its_slave(own: list[int]) -> None:
+async def test_markers_deleted_at_the_master_are_read_from_its_slave(own: list[int]) -> None:
     log = Cluster(encoded())
     log.own = own
     queue = MessageQueue(topic=TOPIC, broker_name="b", queue_id=0)
@@ -293,7 +289,7 @@ def committed_reader(log: Log) -> CommittedReader:
     return CommittedReader(schema, Options.parse(options))
 
 
-def test_what_is_marked_is_sent_once_and_not_with_every_part(tmp_path: Path) -> None:
+def test_marked_rows_are_sent_once_and_not_with_every_part(tmp_path: Path) -> None:
     """Spark packs the reader, then asks for its partitions."""
     reader = committed_reader(store(tmp_path))
     sent = pickle.loads(pickle.dumps(reader))
@@ -309,7 +305,7 @@ def test_what_is_marked_is_sent_once_and_not_with_every_part(tmp_path: Path) -> 
     assert offsets == list(range(20))
 
 
-def test_markers_that_cannot_be_read_are_told_by_their_own_name(tmp_path: Path) -> None:
+def test_unreadable_markers_are_reported_by_name(tmp_path: Path) -> None:
     log = store(tmp_path)
     log.flip(log.offsets[10] + 10)
     reader = committed_reader(log)

@@ -111,7 +111,7 @@ def test_dropped_rows_are_counted_in_the_log(
     assert sum(int(text.split(": ")[1].split()[0]) for text in logged) == 2
 
 
-def test_a_damaged_length_does_not_cost_as_much_memory(
+def test_damaged_length_does_not_cost_as_much_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -197,7 +197,7 @@ def torn(tmp_path: Path) -> Log:
     return log
 
 
-def test_a_torn_tail_is_the_end_of_the_log(tmp_path: Path) -> None:
+def test_torn_tail_is_the_end_of_the_log(tmp_path: Path) -> None:
     log = torn(tmp_path)
     actual_rows = rows(log.root)
     assert len(actual_rows) == COUNT - 1
@@ -205,7 +205,7 @@ def test_a_torn_tail_is_the_end_of_the_log(tmp_path: Path) -> None:
     assert rows(log.root, mode="FAILFAST", readUncommitted="true") == actual_rows
 
 
-def test_a_torn_tail_below_the_mark_is_an_error(
+def test_torn_tail_below_the_mark_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = torn(tmp_path)
@@ -217,9 +217,7 @@ def test_a_torn_tail_below_the_mark_is_an_error(
         rows(log.root, mode="FAILFAST")
 
 
-def test_a_bad_range_may_be_of_what_is_asked_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bad_range_may_match_any_filter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = healthy(tmp_path)
     log.flip(at(log) + 5)
     for options in ({"topics": "topic-0"}, {"startTimestamp": 0}):
@@ -241,7 +239,7 @@ def test_one_damaged_time_leaves_no_file_out(tmp_path: Path, value: bytes) -> No
     assert len(rows(log.root, endTimestamp=STORE_MS + 1)) >= 60 - files
 
 
-def test_a_torn_tail_of_a_closed_store_is_damage(tmp_path: Path) -> None:
+def test_torn_tail_of_a_closed_store_is_damage(tmp_path: Path) -> None:
     log = torn(tmp_path).close()
     assert reasons(rows(log.root)) == [(log.offsets[-1], "torn_tail")]
     (bad,) = (row for row in rows(log.root) if row["_corrupt"])
@@ -255,7 +253,7 @@ def test_a_torn_tail_of_a_closed_store_is_damage(tmp_path: Path) -> None:
     assert bad["size"] == 60
 
 
-def test_what_a_crash_left_before_a_store_was_closed_is_no_damage(
+def test_crash_leftovers_in_a_closed_store_are_no_damage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """RocketMQ cuts log and queues after a crash, and zeroes neither."""
@@ -264,7 +262,7 @@ def test_what_a_crash_left_before_a_store_was_closed_is_no_damage(
     assert f"the log ends at {log.offsets[-1]}, and {log.sizes[-1]} bytes" in caplog.text
 
 
-def test_what_stands_behind_the_end_of_another_store_is_told(
+def test_bytes_after_a_foreign_end_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = torn(tmp_path).close()
@@ -341,9 +339,7 @@ def test_a_last_record_that_only_the_checkpoint_knows(tmp_path: Path) -> None:
     assert reasons(rows(log.root, failOnDataLoss="false")) == [(at, "missing_segment")]
 
 
-def test_a_later_record_of_which_nobody_knows_where_it_stood(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_later_record_of_unknown_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     created = messages(12)
     log = Log(tmp_path / "store", has_queues=False).append(created)
     log.close(created[-1].store_ms)
@@ -366,7 +362,7 @@ def test_a_whole_log_that_only_its_queues_know(tmp_path: Path) -> None:
     assert reasons(rows(log.root, failOnDataLoss="false")) == [(0, "missing_segment")]
 
 
-def test_a_loss_that_one_of_very_many_queues_knows(tmp_path: Path) -> None:
+def test_loss_known_to_one_of_very_many_queues(tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([Message(topic=f"T{n:03d}") for n in range(300)])
     log.append([Message(topic="Z", body=bytes(3900))]).close()
     log.path(log.offsets[-1]).unlink()
@@ -395,7 +391,7 @@ def test_a_file_longer_than_to_the_next_one(
     assert f"{log.path(0)}: 4096 bytes longer than the distance to the next file" in caplog.text
 
 
-def test_what_stands_behind_a_filler_is_none_of_the_log(tmp_path: Path) -> None:
+def test_bytes_after_a_filler_are_not_the_log(tmp_path: Path) -> None:
     """RocketMQ truncates a log after a crash without zeroing what was there."""
     log = healthy(tmp_path)
     at = log.offsets[3]
@@ -435,7 +431,7 @@ def test_a_segment_under_another_name(tmp_path: Path, number: int) -> None:
     assert not reasons(rows(log.root, startOffset=low, endOffset=high))
 
 
-def test_a_bad_checksum_at_the_end_is_torn_too(tmp_path: Path) -> None:
+def test_bad_checksum_at_the_end_is_torn_too(tmp_path: Path) -> None:
     log = healthy(tmp_path)
     log.flip(log.offsets[-1] + 90)
     opened = open_directory(log.root)
@@ -461,14 +457,14 @@ def test_a_missing_file(tmp_path: Path) -> None:
     ]
 
 
-def test_a_last_file_that_was_cut_behind_its_records_lacks_nothing(tmp_path: Path) -> None:
+def test_last_file_truncated_after_its_records_is_complete(tmp_path: Path) -> None:
     log = healthy(tmp_path)
     log.write(log.end - log.end % 4096 + 4096, bytes(8))  # prepared, never used
     os.truncate(log.path(log.end), log.end % 4096 + 10)
     assert not reasons(rows(log.root))
 
 
-def test_a_property_whose_name_ends_like_the_checksum_s(tmp_path: Path) -> None:
+def test_property_ending_like_the_checksum_is_another(tmp_path: Path) -> None:
     names = ("x__CRC32#", "__CRC32#")
     log = Log(tmp_path / "store").append(
         [Message(properties=f"{name}\x010123456789\x02") for name in names] + messages(3)
@@ -503,7 +499,7 @@ def test_a_file_that_shrinks_between_planning_and_reading(tmp_path: Path, how: s
 
 
 @pytest.mark.parametrize("lenient", ["true", "false"])
-def test_a_file_that_shrinks_in_the_middle_of_its_read(
+def test_file_that_shrinks_during_its_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: str
 ) -> None:
     """Cut while a task is between two batches: an error or a row, and no crash of the process."""

@@ -100,7 +100,7 @@ def test_any_columns_in_any_order(tmp_path: Path) -> None:
         assert actual_rows == [{name: row[name] for name in names} for row in full]
 
 
-def test_names_or_a_schema_or_nothing_say_which_columns(tmp_path: Path) -> None:
+def test_columns_by_names_schema_or_default(tmp_path: Path) -> None:
     from rocketbed.pipeline.files.paths import parse_paths
     from rocketbed.pipeline.files.splits import plan_splits
     from rocketbed.pipeline.options import Options

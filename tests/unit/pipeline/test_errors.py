@@ -147,7 +147,7 @@ def numbers_then_error() -> Iterator[int]:
     deeply()
 
 
-def test_an_error_leaves_in_one_line_without_its_way() -> None:
+def test_error_is_one_line_without_a_traceback() -> None:
     line = "rocketbed.pipeline.option_table.OptionError: [ROCKETBED_ILLEGAL_OPTION] give another"
     for method in (called, lambda: list(numbers_then_error())):
         lines = error_lines(method)
@@ -155,7 +155,7 @@ def test_an_error_leaves_in_one_line_without_its_way() -> None:
         assert not any("deeply" in one or "ValueError" in one for one in lines)
 
 
-def test_what_the_system_refuses_is_named_too_and_a_defect_keeps_its_way(tmp_path: Path) -> None:
+def test_system_error_is_named_and_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
     place = tmp_path / "x"
     lines = error_lines(user_errors(lambda: place.read_bytes()))
     assert lines[-1].endswith(f"[ROCKETBED_UNREADABLE] {place}: No such file or directory")

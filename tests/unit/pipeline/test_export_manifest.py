@@ -72,7 +72,7 @@ def test_a_part_is_pending_until_it_is_whole(tmp_path: Path) -> None:
     assert (last.parts, last.pending) == ([part], [])
 
 
-def test_two_that_write_the_manifest_in_turn_are_told(tmp_path: Path) -> None:
+def test_concurrent_manifest_writers_are_reported(tmp_path: Path) -> None:
     """Without a lock, the second writer fails at its first write."""
     first, second = opened(tmp_path), opened(tmp_path)
     first.begin(Part("p", "b", 0, 9))
@@ -97,14 +97,14 @@ def test_somebody_elses_directory_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_an_export_of_other_columns_is_not_mixed_in(tmp_path: Path) -> None:
+def test_export_with_other_columns_is_not_mixed_in(tmp_path: Path) -> None:
     opened(tmp_path)
     (tmp_path / "part=b-0-9").mkdir()
     with pytest.raises(WrongUsage, match="was exported with columns"):
         opened(tmp_path, {**ASKED, "columns": ["topic", "body"]})
 
 
-def test_an_export_that_wrote_nothing_does_not_bind_the_next_one(tmp_path: Path) -> None:
+def test_empty_export_does_not_bind_the_next_one(tmp_path: Path) -> None:
     """An export with a mistyped format, for example."""
     request = {**ASKED, "columns": ["topic", "body"]}
     opened(tmp_path).begin(Part("part=b-0-9", "b", 0, 9))

@@ -99,7 +99,7 @@ def ends(part: Part) -> dict[str, int]:
     return {name: mark.at for name, mark in marks.items()}
 
 
-def test_a_queue_that_is_away_when_a_part_is_written_again_is_exported_once_it_is_back(
+def test_queue_away_during_a_rewrite_is_exported_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counted as exported up to its end."""
@@ -124,7 +124,7 @@ def test_what_a_member_lacks_is_noted(
         assert note.startswith(f"200 messages of 2 queues, {A} the first, are not at every member")
 
 
-def test_a_part_of_which_no_queue_is_there_is_not_written_over(
+def test_part_without_its_queues_is_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pend(tmp_path, {A: 100})
@@ -133,7 +133,7 @@ def test_a_part_of_which_no_queue_is_there_is_not_written_over(
     assert [part.name for part in opened(tmp_path).pending] == ["part=queues-0"]
 
 
-def test_queues_of_another_topic_of_that_name_do_not_come_into_an_old_part(
+def test_queues_of_a_namesake_topic_stay_out_of_an_old_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pend(tmp_path, {A: 100})
@@ -143,7 +143,7 @@ def test_queues_of_another_topic_of_that_name_do_not_come_into_an_old_part(
         run(tmp_path, cluster({A: (0, 60)}), monkeypatch)
 
 
-def test_a_queue_that_shrank_is_told_beside_one_that_goes_on(
+def test_shrunk_queue_is_reported_beside_a_healthy_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, parts = run(tmp_path, cluster({A: (0, 100), B: (0, 100)}), monkeypatch)
@@ -152,7 +152,7 @@ def test_a_queue_that_shrank_is_told_beside_one_that_goes_on(
         run(tmp_path, cluster({A: (0, 50), B: (0, 200)}), monkeypatch)
 
 
-def test_what_was_deleted_before_a_part_of_a_log_is_written_again_is_told(tmp_path: Path) -> None:
+def test_deletion_before_a_rewrite_is_reported(tmp_path: Path) -> None:
     job = Job("export", JobSettings(stores=("x",)))
     log = BrokerLog("b", (SimpleNamespace(source={}),), 60, 100)  # type: ignore[arg-type]
     manifest = Manifest(Place.of(str(tmp_path), ()), {"source": "logs"})
@@ -167,7 +167,7 @@ def test_what_was_deleted_before_a_part_of_a_log_is_written_again_is_told(tmp_pa
     ]
 
 
-def test_a_log_that_goes_by_another_name_now_is_not_exported_once_more(tmp_path: Path) -> None:
+def test_renamed_log_is_not_exported_again(tmp_path: Path) -> None:
     """A directory without a name gets another one when a second one is added: its rows were
     exported twice.
     """
@@ -190,7 +190,7 @@ def test_a_log_that_goes_by_another_name_now_is_not_exported_once_more(tmp_path:
     assert parts(f"store={roots[0]}", f"b={roots[1]}") == ["b"]
 
 
-def test_of_two_that_write_one_part_again_the_first_one_finds_out(tmp_path: Path) -> None:
+def test_concurrent_rewrite_of_a_part_is_noticed(tmp_path: Path) -> None:
     """Without a lock, one entered as complete what the other had removed."""
     part = Part("part=queues-0", begin_at={}, end_at={})
     opened(tmp_path).begin(part)

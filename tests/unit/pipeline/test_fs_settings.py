@@ -29,7 +29,7 @@ FOR_ALL = {
 }
 
 
-def test_only_what_is_in_s3_and_only_its_bucket(tmp_path: Path) -> None:
+def test_settings_apply_to_s3_and_its_bucket_only(tmp_path: Path) -> None:
     """An ordinary setting of Hadoop's ended reads of local directories, and those of one bucket
     were passed over."""
     assert settings_of(CONF, "/data/store,b=/other") == ()
@@ -67,7 +67,7 @@ def test_of_azure_only_its_accounts() -> None:
         ("spark.hadoop.fs.s3a.secret.key", "my secret", "secret.key of Spark's .* one word"),
     ],
 )
-def test_a_value_that_cannot_be_used_says_whose_it_is(name: str, value: str, pattern: str) -> None:
+def test_unusable_setting_names_its_source(name: str, value: str, pattern: str) -> None:
     assert settings_of({name: value}, "/data/store") == ()
     with pytest.raises(OptionError, match=pattern):
         settings_of({name: value}, "s3a://x/store")

@@ -59,7 +59,7 @@ def test_a_testbeds_history_becomes_a_table(tmp_path: Path) -> None:
     assert {row["clock"] for row in rows} == {"run"}
 
 
-def test_a_row_without_a_node_is_of_the_only_broker(tmp_path: Path) -> None:
+def test_row_without_a_node_belongs_to_the_only_broker(tmp_path: Path) -> None:
     path = tmp_path / "history.rbh"
     with HistoryWriter(path, lambda: 1) as writer:
         writer.begin(Function.SEND, process=1, topic="t", value=1).finish(Outcome.INFO)
@@ -86,7 +86,7 @@ def test_lines_that_are_whole(tmp_path: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 10, len(LINE) - 1])
-def test_a_last_line_that_breaks_off_is_told_by_number(tmp_path: Path, cut: int) -> None:
+def test_incomplete_last_line_is_reported_by_number(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text(f"{LINE}\n" * 3 + LINE[:-cut])
     with pytest.raises(HistoryCut, match=f"its last line, 4, breaks off after {len(LINE) - cut} "):
@@ -102,7 +102,7 @@ def test_a_long_last_line_is_read_whole(tmp_path: Path) -> None:
         check_last_line(str(path))
 
 
-def test_an_empty_history_is_whole_and_a_missing_one_is_not(tmp_path: Path) -> None:
+def test_empty_history_is_complete_and_a_missing_one_is_not(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     check_last_line(str(tmp_path / "empty"))
     with pytest.raises(PipelineError, match="cannot be read: No such file"):
@@ -142,7 +142,7 @@ def test_every_line_is_read_once_however_the_file_is_cut(tmp_path: Path, step: i
         ('{"queue_offset": "7"}', "a field of another type"),
     ],
 )
-def test_a_line_that_is_no_row_is_told_by_its_place(tmp_path: Path, line: str, reason: str) -> None:
+def test_invalid_line_is_reported_by_its_place(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text(lines(2) + line + "\n" + lines(1))
     with pytest.raises(BadHistory, match=reason.format(at=len(lines(2)))):
@@ -153,9 +153,7 @@ def test_a_line_that_is_no_row_is_told_by_its_place(tmp_path: Path, line: str, r
     ("name", "suggestion"),
     [("bodycrc", "body_crc"), ("QUEUE_ID", "queue_id"), ("sent_ms", "sent_ns")],
 )
-def test_a_field_that_misses_one_of_ours_is_told(
-    tmp_path: Path, name: str, suggestion: str
-) -> None:
+def test_misspelled_field_is_reported(tmp_path: Path, name: str, suggestion: str) -> None:
     lined, arrow = tmp_path / "history.jsonl", tmp_path / "history.arrow"
     lined.write_text(lines(2) + json.dumps({"uniq_key": "k", name: 1}) + "\n" + lines(1))
     table = pyarrow.table({"uniq_key": ["a"], name: [1], "more": [1], "queue": [1]})
@@ -166,7 +164,7 @@ def test_a_field_that_misses_one_of_ours_is_told(
             list(batches)
 
 
-def test_an_arrow_file_may_lack_columns_and_may_not_be_cut(tmp_path: Path) -> None:
+def test_arrow_file_may_lack_columns_but_not_its_end(tmp_path: Path) -> None:
     path = tmp_path / "history.arrow"
     table = pyarrow.table({"uniq_key": ["a"], "queue_offset": pyarrow.array([4], pyarrow.int32())})
     with pyarrow.ipc.new_file(path, table.schema) as writer:

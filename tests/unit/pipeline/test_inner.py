@@ -42,7 +42,7 @@ def written(row: dict[str, Any]) -> list[Outgoing]:
     return list(outgoing(cells_of(batch), first_row=0, key=key, options=options))
 
 
-def test_each_message_is_a_row_with_what_is_its_own(log: Log) -> None:
+def test_each_inner_message_is_a_row_of_its_own(log: Log) -> None:
     actual_rows = read(log)
     assert [row["body"] for row in actual_rows] == [
         b"before",
@@ -68,7 +68,7 @@ def test_each_message_is_a_row_with_what_is_its_own(log: Log) -> None:
     assert sum(row["size"] or 0 for row in actual_rows) == sum(log.sizes)
 
 
-def test_a_record_is_a_row_where_it_is_asked_for(log: Log) -> None:
+def test_inner_keep_gives_one_row_for_a_record(log: Log) -> None:
     actual_rows = read(log, inner="keep")
     assert [row["queue_offset"] for row in actual_rows] == [0, 1, 2, 3]
     assert [row["body"] for row in actual_rows] == [b"before", THREE, THREE, b"behind"]
@@ -83,7 +83,7 @@ def test_any_columns_will_do(log: Log, columns: list[str]) -> None:
 
 
 @pytest.mark.parametrize("flag", [INNER, INNER | ZLIB])
-def test_a_batch_that_says_another_number_of_messages_is_corrupt(tmp_path: Path, flag: int) -> None:
+def test_batch_with_a_wrong_count_is_corrupt(tmp_path: Path, flag: int) -> None:
     body = zlib.compress(THREE) if flag & ZLIB else THREE
     log = Log(tmp_path / "store").append(
         [
@@ -138,7 +138,7 @@ DAMAGES: dict[str, tuple[bytes, int, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("columns", [["topic"], ["tags"], ["body"], ["_corrupt"], list(RECORDS)])
-def test_a_damaged_batch_is_one_row_whatever_columns_are_asked_for(
+def test_damaged_batch_is_one_row_for_any_columns(
     tmp_path: Path, damage: str, columns: list[str]
 ) -> None:
     body, at, fields = DAMAGES[damage]
@@ -190,6 +190,6 @@ def test_properties_of_a_message_are_as_they_stand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"properties": PROPERTIES}, {"Sys_Flag": INNER | 1}])
-def test_a_record_with_several_messages_is_not_written_as_one(changes: dict[str, Any]) -> None:
+def test_record_with_several_messages_is_not_written_as_one(changes: dict[str, Any]) -> None:
     with pytest.raises(SinkError, match=r"inner=unpack.* leave out rows without a body"):
         written({"body": THREE} | changes)

@@ -42,7 +42,7 @@ def settings(*stores: str) -> JobSettings:
 
 @pytest.mark.parametrize("kept_bytes", [0, SEGMENT])
 @pytest.mark.parametrize("longer", [0, 1, 30])
-def test_copies_of_one_log_are_not_taken_for_two_brokers(
+def test_copies_of_one_log_are_not_two_brokers(
     tmp_path: Path, longer: int, kept_bytes: int
 ) -> None:
     """Every message counted twice, and the audit said GOOD."""
@@ -111,7 +111,7 @@ def test_members_that_do_not_answer_are_noted(
     assert report.notes == ["no answer from h:7 of b: what only it has is not read"]
 
 
-def test_what_a_tail_did_not_read_is_noted_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_queues_of_a_tail_are_noted_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """It printed nothing, was good, and the warnings were in Spark's log."""
     options: dict[str, str] = {}
 
@@ -140,7 +140,7 @@ def test_what_a_tail_did_not_read_is_noted_at_its_end(monkeypatch: pytest.Monkey
     assert report.notes[2:] == ["nobody knows what was not read: no answer from h:1"]
 
 
-def test_of_many_logs_those_that_end_together_are_compared(tmp_path: Path) -> None:
+def test_logs_with_equal_ends_are_compared(tmp_path: Path) -> None:
     """Two by two would be a read of each for each: 40,000 for 200 brokers."""
     roots = [store(tmp_path / f"b{at}", 1 + at, STORE_MS + at) for at in range(COMPARED_MAX)]
     equal = store(tmp_path / "equal", 2, STORE_MS + 1)

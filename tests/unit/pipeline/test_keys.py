@@ -21,7 +21,7 @@ def test_an_id_can_be_read_back(batch: int, partition: int, row: int) -> None:
     assert parse_message_id(key.message_id(row)) == (key, row)
 
 
-def test_the_same_row_has_the_same_id_and_no_other_row_has_it() -> None:
+def test_row_id_is_stable_and_unique() -> None:
     keys = [TaskKey(job=QUERY, batch=b, partition=p) for b in range(20) for p in range(20)]
     ids = [key.message_id(row) for key in keys for row in range(20)]
     assert len(set(ids)) == len(ids)
@@ -67,7 +67,7 @@ def test_runs_are_the_set_of_what_was_added(added: list[tuple[Place, int, int]])
         assert all(sum(one) < two[0] for one, two in pairwise(pairs)), place
 
 
-def test_a_set_of_one_job_says_nothing_of_another() -> None:
+def test_committed_set_belongs_to_one_job() -> None:
     runs = Runs()
     runs.add(A0, 5, 2)
     lookup = Lookup({QUERY: runs})

@@ -118,7 +118,7 @@ def test_topics_are_a_list() -> None:
         *((use, name, "unknown option") for use in Use for name in ("rate", "marker", "transport")),
     ],
 )
-def test_an_option_of_another_use_is_an_error_and_the_nearest_is_named(
+def test_misplaced_option_is_an_error_with_the_nearest_name(
     use: Use, name: str, pattern: str
 ) -> None:
     with pytest.raises(OptionError, match=pattern) as caught:
@@ -137,7 +137,7 @@ def test_pushdown_is_told_why_there_is_none(use: Use) -> None:
     assert caught.value.condition is Condition.UNKNOWN_OPTION
 
 
-def test_what_spark_passes_on_to_a_streams_writer_is_no_option() -> None:
+def test_sparks_own_writer_options_are_ignored() -> None:
     assert read_options({"checkpointLocation": "/c"}, Use.STREAM_WRITE) == {}
 
 

@@ -56,7 +56,7 @@ def test_a_pattern_means_the_stores_that_match(tmp_path: Path) -> None:
         parse_paths(f"{tmp_path}/b*/store,x={tmp_path}/b1/store")
 
 
-def test_a_relative_pattern_and_a_name_that_looks_like_one(
+def test_relative_pattern_and_a_name_that_looks_like_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores(tmp_path, "b1", "b[1]")
@@ -99,14 +99,14 @@ def test_commas_and_spaces_of_a_name(tmp_path: Path, before: str, start: str, na
     assert [row["topic"] for row in rows(text)] == [name]
 
 
-def test_a_file_of_a_store_is_no_list_of_stores(tmp_path: Path) -> None:
+def test_file_of_a_store_is_not_a_list_of_stores(tmp_path: Path) -> None:
     stores(tmp_path, "b1")
     (segment,) = (tmp_path / "b1" / "commitlog").iterdir()
     with pytest.raises(NotAStore, match="a file, and no list of stores"):
         rows(segment)
 
 
-def test_commas_and_spaces_in_a_file_that_lists_stores(tmp_path: Path) -> None:
+def test_commas_and_spaces_in_a_list_of_stores(tmp_path: Path) -> None:
     stores(tmp_path, "a", "a ", "b,c", "d")
     listed = tmp_path / "of a, and b.txt"
     listed.write_text("a \nb,c # two\n d \n")
@@ -135,7 +135,7 @@ def test_where_a_path_lies(path: str, storage: Storage) -> None:
     assert storage_of(path) == storage
 
 
-def test_what_stands_before_an_equals_sign_of_an_address_is_no_name() -> None:
+def test_text_before_an_equals_sign_in_a_url_is_no_name() -> None:
     (replica,) = parse_paths("s3a://bucket/date=2026-11-27/store")
     assert (replica.broker, replica.root) == ("store", "s3a://bucket/date=2026-11-27/store")
     (replica,) = parse_paths("b/0=s3a://bucket/date=2026-11-27/store")
@@ -155,7 +155,7 @@ def test_file_paths_of_this_machine() -> None:
     assert plain_path("file://localhosts/store") == "//localhosts/store"
 
 
-def test_what_looks_percent_encoded_is_taken_as_it_is_written(tmp_path: Path) -> None:
+def test_percent_signs_are_taken_literally(tmp_path: Path) -> None:
     """Spark's own sources do so: measured with PySpark 4.3, text and `SELECT * FROM text.`."""
     stores(tmp_path, "p%20q", "p q")
     for start in ("file:", "file://", ""):
@@ -361,7 +361,7 @@ def test_an_account_has_two_names() -> None:
     assert storage.identity("abfss://box@acc.dfs.core.windows.net/x") == same
 
 
-def test_what_pyarrow_says_is_one_line_without_a_signature() -> None:
+def test_pyarrow_errors_are_one_line_without_a_signature() -> None:
     for error in (OSError("a\n'http://h/x?se=1&sig=s3cret&sp=r' b"), ArrowInvalid("?sig=s3cret")):
         with pytest.raises(OSError, match=r"\?\.\.\.") as caught, translated_errors("abfss://x/y"):
             raise error
@@ -386,7 +386,7 @@ def test_names_of_directories_fit_before_an_equals_sign(tmp_path: Path) -> None:
         assert parse_paths(f"{replica.broker}/{replica.name}={replica.root}") == [replica]
 
 
-def test_names_that_fit_and_are_the_same_then_are_told_apart(tmp_path: Path) -> None:
+def test_equal_shortened_names_are_numbered(tmp_path: Path) -> None:
     stores(tmp_path, "sp", "sp ", "a,b", "a-b", "x/store", "x /store")
 
     def names(*roots: str) -> list[str]:

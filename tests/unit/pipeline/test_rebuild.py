@@ -195,7 +195,7 @@ def test_records_of_other_kinds(change: dict[str, object], text: str, tmp_path: 
 @pytest.mark.parametrize(
     "tags", [(), (("TAGS", "été"),), (("TAGS", ""),), (("TAGS", "t"), ("KEYS", "ключ"))]
 )
-def test_an_index_that_holds_tags_is_built_with_tags(
+def test_index_with_tags_is_built_with_tags(
     tags: tuple[tuple[str, str], ...], tmp_path: Path
 ) -> None:
     """RocketMQ 5.5.0 writes the tag's key after the other keys of its record."""
@@ -329,7 +329,7 @@ def test_a_file_that_vanishes_meanwhile_is_an_error(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_a_staging_file_that_was_cut_is_an_error(tmp_path: Path) -> None:
+def test_truncated_staging_file_is_an_error(tmp_path: Path) -> None:
     with BlobWriter(str(tmp_path)) as blobs:
         run = blobs.add(numpy.zeros(5, KEYS), Run(INDEX))
     assert len(run.read()) == 5
@@ -366,7 +366,7 @@ def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
     assert sum(run.items for run in built.runs if run.kind == SPLIT) == 29
 
 
-def test_an_index_file_begins_with_the_time_of_the_one_before(tmp_path: Path) -> None:
+def test_index_file_begins_with_the_previous_files_time(tmp_path: Path) -> None:
     """Its first entry counts seconds from the end of the file before."""
     root = tmp_path / "store"
     properties = (("KEYS", "a b c d e f g"),)

@@ -112,7 +112,7 @@ def test_queues_are_spread_over_tasks_and_rates_with_them() -> None:
     assert pace_of(ReplayOptions(target="h:1", speed=2.0), queues, [0, 0]).rates == ()
 
 
-def test_a_queue_goes_to_its_namesake_or_to_one_in_turn() -> None:
+def test_queue_goes_to_its_namesake_or_in_turn() -> None:
     def target(broker: str, number: int) -> MessageQueue:
         return MessageQueue(topic="T", broker_name=broker, queue_id=number)
 
@@ -149,7 +149,7 @@ def test_ranges_of_the_target_are_put_together() -> None:
 
 
 @pytest.mark.parametrize("options", [{"topics": "topic-0"}, {"endTimestamp": STORE_MS + 5000}])
-def test_the_survey_shows_what_may_be_of_the_topic_or_the_time(
+def test_survey_shows_records_of_unknown_topic_or_time(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     """A message was left out and the replay good."""

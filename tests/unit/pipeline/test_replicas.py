@@ -24,7 +24,7 @@ from tests.support.logs import Log, Message, rows
         (["b/store", "store=a/store", "b-store/1=c/d"], ["{}-b-store", "store", "b-store"]),
     ],
 )
-def test_names_come_from_as_much_of_the_path_as_it_takes(
+def test_names_use_as_much_of_the_path_as_needed(
     roots: list[str], names: list[str], tmp_path: Path
 ) -> None:
     items = []
@@ -38,7 +38,7 @@ def test_names_come_from_as_much_of_the_path_as_it_takes(
     assert parse_paths(listed) == replicas
 
 
-def test_an_unnamed_directory_for_which_no_name_is_left_is_refused() -> None:
+def test_unnamed_directory_without_a_free_name_is_refused() -> None:
     with pytest.raises(
         OptionError, match=r"/store would be called store, .* broker/replica=/store"
     ):
@@ -46,7 +46,7 @@ def test_an_unnamed_directory_for_which_no_name_is_left_is_refused() -> None:
 
 
 @pytest.mark.parametrize("before", ["", "n/0=", "n="])
-def test_a_directory_may_have_a_comma_in_its_name(before: str, tmp_path: Path) -> None:
+def test_directory_may_have_a_comma_in_its_name(before: str, tmp_path: Path) -> None:
     for name in ("a,b,c", "d", "a"):
         (tmp_path / name).mkdir()
     replicas = parse_paths(f"{before}{tmp_path}/a,b,c, m/1={tmp_path}/d,{tmp_path}/x")
@@ -75,7 +75,7 @@ def test_a_topic_that_no_store_has_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["", "consumequeue"])
 @pytest.mark.parametrize("file", ["", "0" * 20])
-def test_an_empty_log_is_said_and_has_no_topics(
+def test_empty_log_is_reported_and_has_no_topics(
     folder: str, file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = Log(tmp_path / "store")
@@ -110,7 +110,7 @@ def test_a_start_behind_every_end_is_said_once(
     assert "startOffset" not in caplog.text
 
 
-def test_an_empty_replica_hides_what_the_others_hold_and_says_so(
+def test_empty_replica_limits_the_others_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     full, empty = Log(tmp_path / "full").append([Message()]), Log(tmp_path / "empty")

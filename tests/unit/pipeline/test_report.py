@@ -84,7 +84,7 @@ def test_a_report_tells_what_was_done(tmp_path: Path) -> None:
         (KeyboardInterrupt(), 130, "interrupted", "interrupted"),
     ],
 )
-def test_what_is_foreseen_ends_with_a_sentence_and_a_code(
+def test_expected_failure_ends_with_a_sentence_and_a_code(
     tmp_path: Path, error: BaseException, code: int, word: str, text: str
 ) -> None:
     report = run_job("j", JobSettings(report=tmp_path / "r.json"), raising(error))
@@ -98,7 +98,7 @@ def test_a_defect_of_ours_is_not_hidden() -> None:
     assert explain(KeyError("x")) is None
 
 
-def test_a_report_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+def test_unwritable_report_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     report = run_job("j", JobSettings(report=tmp_path / "file" / "r.json"), lambda job: None)
     assert (report.exit_code, report.verdict) == (5, "unwritable")
@@ -169,7 +169,7 @@ def caused(text: str, *causes: str) -> Captured:
     ],
     ids=["rebuild", "export", "tail"],
 )  # fmt: skip
-def test_a_disk_that_is_full_under_a_task_is_no_failure_of_spark(
+def test_full_disk_under_a_task_is_no_spark_failure(
     error: BaseException, expected_text: str
 ) -> None:
     report = run_job("j", JobSettings(), raising(error))
@@ -177,7 +177,7 @@ def test_a_disk_that_is_full_under_a_task_is_no_failure_of_spark(
     assert report.error.startswith(expected_text)
 
 
-def test_a_job_gives_an_error_of_ours_without_its_name() -> None:
+def test_job_reports_our_errors_without_their_class() -> None:
     text = TRACEBACK.format(name="rocketbed.pipeline.files.corrupt.RocketbedCorrupt")
     named = text.replace("Corrupt: ", "Corrupt: [ROCKETBED_CORRUPT_RECORD] ")
     assert named != text

@@ -50,7 +50,7 @@ def segments(*ages_h: float | None, broker: str = "b") -> list[SegmentUse]:
         ((100, 71.999), 72, 0),
     ],
 )
-def test_the_oldest_segments_go_until_one_has_to_stay(
+def test_oldest_segments_go_until_one_must_stay(
     ages_h: tuple[float | None, ...], hours: float, count: int
 ) -> None:
     assert expired(segments(*ages_h), hours=hours, now_ms=NOW_MS) == count

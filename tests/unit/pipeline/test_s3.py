@@ -109,9 +109,7 @@ def test_a_file_that_goes_meanwhile(s3: S3Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "cut", "replaced"])
-def test_a_file_that_changes_in_the_middle_of_a_read(
-    s3: S3Server, tmp_path: Path, how: str
-) -> None:
+def test_file_that_changes_during_a_read(s3: S3Server, tmp_path: Path, how: str) -> None:
     """pyarrow takes a short answer for a whole one."""
     log = Log(tmp_path / "store", segment=1 << 20).append(messages(2000))
     location = s3.put(log.root, f"middle-{how}")

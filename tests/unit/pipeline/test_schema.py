@@ -25,7 +25,7 @@ def test_columns_come_in_the_order_asked_for() -> None:
     assert arrow_schema("records", ["body", "topic"]).types == [pyarrow.binary(), pyarrow.string()]
 
 
-def test_a_time_is_a_moment_whatever_the_session_says() -> None:
+def test_time_does_not_depend_on_the_session() -> None:
     """With `spark.sql.timestampType=TIMESTAMP_NTZ` a bare `timestamp` is another type."""
     assert records_ddl(["store_timestamp"]) == "`store_timestamp` timestamp_ltz"
 
@@ -37,13 +37,13 @@ def test_the_corrupt_column_can_have_another_name() -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_column_has_a_type_and_says_what_it_is(view: str) -> None:
+def test_every_column_has_a_type_and_a_description(view: str) -> None:
     assert len(arrow_schema(view, list(VIEWS[view]))) == len(VIEWS[view])
     assert all(field.meaning for field in VIEWS[view].values())
     assert view_ddl(view)
 
 
-def test_an_unknown_column_is_named_beside_the_valid_ones() -> None:
+def test_unknown_column_is_named_with_the_valid_ones() -> None:
     with pytest.raises(SchemaError, match=r"no column tpoic; it has: broker, replica, topic"):
         arrow_schema("records", ["topic", "tpoic"])
 

@@ -36,7 +36,7 @@ def test_a_seed_that_passes_leaves_its_line_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_that_fails_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
+def test_failing_seed_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
     missed = options(tmp_path, '[expect]\nprogress = [100000, "1s"]\n')
     row, archive = run_seed(3, missed)
     assert (row["verdict"], row["findings"], row["exit_code"]) == ("stalled", "progress", 2)
@@ -47,7 +47,7 @@ def test_a_seed_that_fails_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
     assert nothing == b""
 
 
-def test_of_a_run_that_left_much_the_replay_file_is_kept(
+def test_replay_file_of_a_large_run_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seeds, "KEPT_MAX", 1000)
@@ -56,7 +56,7 @@ def test_of_a_run_that_left_much_the_replay_file_is_kept(
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [row["replay"]]
 
 
-def test_a_seed_that_takes_too_long_or_too_much_is_ended(tmp_path: Path) -> None:
+def test_seed_over_its_time_or_size_limit_is_ended(tmp_path: Path) -> None:
     long = options(tmp_path, faults="3000s")
     slow, _ = run_seed(1, replace(long, timeout_s=1.5))
     assert (slow["verdict"], slow["exit_code"]) == ("timeout", -signal.SIGKILL)
@@ -92,7 +92,7 @@ def test_memory_of_a_tree() -> None:
     assert tree_memory(1 << 30) == 0
 
 
-def test_seeds_are_taken_in_a_turn_that_is_always_alike() -> None:
+def test_order_of_seeds_is_deterministic() -> None:
     waiting = [(seed, False) for seed in range(100)] + [(7, True)]
     runs = in_turn(waiting)
     assert sorted(runs) == sorted(waiting)
@@ -138,7 +138,7 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "ran_in", "code"), [(200, -1, 1), (200, 150, 0), (199, -1, 0)])
-def test_a_large_campaign_fails_for_a_check_that_never_ran(
+def test_large_campaign_fails_for_a_check_that_never_ran(
     tmp_path: Path, count: int, ran_in: int, code: int
 ) -> None:
     usual = options(tmp_path)

@@ -110,7 +110,7 @@ def test_nothing_is_left_out_without_a_reason(log: Log, out: Path) -> None:
     assert planned(log.root, stats=out, startOffset=SEGMENT)[1] == []
 
 
-def test_planning_reads_no_times_of_segments_that_are_known(
+def test_planning_reads_no_times_of_known_segments(
     log: Log, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
@@ -154,7 +154,7 @@ def test_clocks_that_were_set_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [50, 85], ids=["middle", "before the last segment"])
-def test_one_time_that_is_out_of_order_is_found(tmp_path: Path, number: int) -> None:
+def test_single_time_out_of_order_is_found(tmp_path: Path, number: int) -> None:
     phases = of_phases(1, 100)
     phases[number] = replace(phases[number], store_ms=STORE_MS + 50 * HOUR_MS)
     log = Log(tmp_path / "store").append(phases)
@@ -188,7 +188,7 @@ def test_a_damaged_segment_is_never_left_out(tmp_path: Path, how: str) -> None:
     same(log, tmp_path / "stats", topics="phase-4", mode="DROPMALFORMED")
 
 
-def test_a_segment_that_is_cut_while_it_is_read_is_not_believed(
+def test_segment_truncated_during_a_read_is_not_believed(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = statistics.identity_of
@@ -205,7 +205,7 @@ def test_a_segment_that_is_cut_while_it_is_read_is_not_believed(
 
 
 @pytest.mark.parametrize("when", ["new", "read", "known"])
-def test_a_segment_that_is_deleted_while_the_job_runs_is_no_damage(
+def test_segment_deleted_during_the_job_is_no_damage(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Deletions by retention: before the segment is read, after its last byte, or known before."""
@@ -239,7 +239,7 @@ def test_a_segment_that_is_deleted_while_the_job_runs_is_no_damage(
     assert parquet.read_table(file)["segment"].to_pylist() == [n * SEGMENT for n in range(1, 16)]
 
 
-def test_a_store_that_a_machine_does_not_have_is_no_damage(
+def test_store_missing_on_a_machine_is_no_damage(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = job_module._opened
@@ -315,7 +315,7 @@ def test_a_store_that_was_moved(
     assert "are not there; `rocketbed pipeline stats` makes them anew" in caplog.text
 
 
-def test_a_directory_that_is_not_there_is_told_in_every_read(
+def test_missing_directory_is_reported_in_every_read(
     log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If nothing could be left out, it was accepted silently."""
@@ -369,9 +369,7 @@ def test_segments_of_another_store(
     assert "statistics" not in caplog.text
 
 
-def test_a_segment_that_is_replaced_between_plan_and_read(
-    log: Log, out: Path, tmp_path: Path
-) -> None:
+def test_segment_replaced_between_plan_and_read(log: Log, out: Path, tmp_path: Path) -> None:
     foreign = other_store(tmp_path)
     plan = Plan.of(Options.parse({"path": str(log.root), "stats": str(out), "topics": "phase-4"}))
     parts = plan.splits()
@@ -383,7 +381,7 @@ def test_a_segment_that_is_replaced_between_plan_and_read(
     assert sorted(map(str, actual)) == sorted(map(str, expected))
 
 
-def test_a_log_that_was_cut_and_went_on_otherwise(tmp_path: Path) -> None:
+def test_log_truncated_and_continued_differently(tmp_path: Path) -> None:
     """A log after a failover: the segment begins as before, and is full again."""
     phases = of_phases(1, 30)
     log = Log(tmp_path / "store").append(phases)
@@ -432,7 +430,7 @@ def test_a_segment_that_is_deleted_meanwhile(
         log.path(0).write_bytes(data)
 
 
-def test_a_machine_without_the_store_does_not_take_it_for_deleted(log: Log, out: Path) -> None:
+def test_machine_without_the_store_does_not_report_it_deleted(log: Log, out: Path) -> None:
     plan = Plan.of(Options.parse({"path": str(log.root), "topics": "phase-4", "stats": str(out)}))
     (part,) = (part for part in plan.splits() if isinstance(part, LeftOut))
     shutil.move(log.root, log.root.with_name("elsewhere"))
@@ -505,7 +503,7 @@ def spoil(path: Path, how: str) -> str:
     return "not readable: "
 
 
-def test_a_file_with_any_bit_wrong_is_of_no_use(log: Log, out: Path) -> None:
+def test_file_with_a_flipped_bit_is_unusable(log: Log, out: Path) -> None:
     (file,) = out.iterdir()
     data = file.read_bytes()
     for at in range(0, len(data), 7):
@@ -569,7 +567,7 @@ def test_it_saves_on_the_way(tmp_path: Path, log: Log, monkeypatch: pytest.Monke
     assert saves == [8, 16, 16]
 
 
-def test_the_least_number_of_tasks_counts_what_is_read(log: Log, out: Path) -> None:
+def test_minimum_of_tasks_counts_segments_to_read(log: Log, out: Path) -> None:
     options: dict[str, Any] = {"topics": "phase-2", "minPartitions": 20}
     read, left_out = planned(log.root, stats=out, **options)
     assert len(read) >= 20
@@ -616,7 +614,7 @@ def test_an_option_that_can_never_be_right(
     assert caught.value.condition is Condition.ILLEGAL_OPTION
 
 
-def test_a_scheme_that_nobody_knows_is_refused_before_anything_is_read(log: Log) -> None:
+def test_unknown_scheme_is_refused_before_any_read(log: Log) -> None:
     with pytest.raises(OptionError, match=r"schemes that are known: s3, s3a,"):
         make_stats("nope://b/stats", log.root)
 

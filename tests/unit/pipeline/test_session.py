@@ -11,7 +11,7 @@ from rocketbed.pipeline.session import build_session, name_python, refuse_silent
 
 
 @pytest.mark.parametrize("kind", ["spark", "sc"])
-def test_an_address_where_nothing_listens_is_refused_at_once(kind: str) -> None:
+def test_address_without_a_listener_is_refused_at_once(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         refuse_silent(f"{kind}://127.0.0.1:{port}")
@@ -35,7 +35,7 @@ def test_an_archive_comes_before_what_a_user_has() -> None:
     }
 
 
-def test_python_goes_by_one_name_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_has_one_name_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "python{}.{}".format(*sys.version_info)
     monkeypatch.setattr(sys, "executable", "/here/bin/python")
     environment = {"PATH": "/usr/bin"}

@@ -145,7 +145,7 @@ def test_a_least_number_of_tasks_and_a_largest(tmp_path: Path) -> None:
             rows(log.root, splitBytes=1)
 
 
-def test_a_queue_that_names_a_wrong_place_is_not_believed(tmp_path: Path) -> None:
+def test_queue_with_a_wrong_place_is_not_believed(tmp_path: Path) -> None:
     log = store(tmp_path)
     expected = rows(log.root)
     queue = log.root / "consumequeue" / "topic-0" / "0" / f"{0:020d}"
@@ -157,7 +157,7 @@ def test_a_queue_that_names_a_wrong_place_is_not_believed(tmp_path: Path) -> Non
     assert rows(log.root, splitBytes=300, syncMode="index") == expected
 
 
-def test_the_anchor_is_the_nearest_that_a_queue_knows(tmp_path: Path) -> None:
+def test_anchor_is_the_nearest_in_any_queue(tmp_path: Path) -> None:
     log = store(tmp_path)
     inner = [offset for offset in log.offsets if offset < 4096]
     with Segment(str(log.path(0)), 0, 4096) as segment:
@@ -181,7 +181,7 @@ def test_the_end_of_the_data(tmp_path: Path) -> None:
         assert data_end(replica(log)) == log.offsets[number]
 
 
-def test_records_behind_a_bad_one_count_unless_a_mark_says_otherwise(
+def test_records_after_a_bad_one_count_unless_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = store(tmp_path)
@@ -213,7 +213,7 @@ def test_what_all_replicas_of_a_broker_hold(tmp_path: Path) -> None:
     assert len(rows(f"b={long.root},c={short.root}")) == 93
 
 
-def test_a_limit_moves_to_the_end_of_a_record(tmp_path: Path) -> None:
+def test_limit_moves_to_the_end_of_a_record(tmp_path: Path) -> None:
     log = store(tmp_path)
     ends = [offset + size for offset, size in zip(log.offsets, log.sizes, strict=True)]
     start = log.offsets[4]
@@ -226,7 +226,7 @@ def test_a_limit_moves_to_the_end_of_a_record(tmp_path: Path) -> None:
     assert aligned_end(replica(log), log.end, 100) == log.end
 
 
-def test_limits_one_after_the_other_give_every_record_once(tmp_path: Path) -> None:
+def test_consecutive_limits_give_every_record_once(tmp_path: Path) -> None:
     log = store(tmp_path)
     log.write(log.offsets[20], bytes(log.sizes[20]))
     expected = rows(log.root)

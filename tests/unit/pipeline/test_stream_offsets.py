@@ -189,7 +189,7 @@ def test_options() -> None:
             stream(**{name: value})
 
 
-def test_topics_of_a_checkpoint_that_are_no_pattern_are_refused() -> None:
+def test_invalid_topics_in_a_checkpoint_are_refused() -> None:
     row = StreamOffset(PHYSICAL, {}, Topics(pattern="(")).as_json()
     with pytest.raises(StreamError, match="does not contain a rocketbed offset"):
         StreamOffset.parse(row, PHYSICAL)

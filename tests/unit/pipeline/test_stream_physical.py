@@ -62,7 +62,7 @@ def two_replicas(tmp_path: Path, counts: Sequence[int]) -> str:
     return ",".join(f"a/{number}={tmp_path / str(number)}" for number in range(len(counts)))
 
 
-def test_a_stream_starts_at_a_time_or_at_either_end(tmp_path: Path) -> None:
+def test_stream_starts_at_a_time_or_at_either_end(tmp_path: Path) -> None:
     offsets = write_log(tmp_path / "a", SPECS, segment=SEGMENT)
     for number in (0, 1, 77, 199):
         stream = log(f"a/0={tmp_path / 'a'}", startingTimestamp=STORE_MS + 1000 * number - 1)
@@ -258,7 +258,7 @@ def test_one_replica_that_still_has_it_is_enough(tmp_path: Path) -> None:
     assert [at for _, at in rows(stream, start, stop)] == offsets
 
 
-def test_a_replaced_replica_holds_the_stream_up_until_it_has_caught_up(tmp_path: Path) -> None:
+def test_replaced_replica_holds_the_stream_until_caught_up(tmp_path: Path) -> None:
     stream = log(two_replicas(tmp_path, [100, 100]), retryTimeoutMs=60_000)
     first = end(stream, stream.initial())
     two_replicas(tmp_path, [150, 10])
@@ -341,9 +341,7 @@ def test_a_replica_that_vanishes_while_it_is_read(
 
 
 @pytest.mark.parametrize("loses", ["true", "false"])
-def test_what_one_replica_has_lost_since_the_plan_the_next_one_has(
-    tmp_path: Path, loses: str
-) -> None:
+def test_next_replica_has_records_lost_since_the_plan(tmp_path: Path, loses: str) -> None:
     """A reader that allows loss got a gap, though the second replica had all of it."""
     stream = log(two_replicas(tmp_path, [200, 200]), failOnDataLoss=loses)
     offsets = write_log(tmp_path / "whole", SPECS, segment=SEGMENT)
@@ -368,7 +366,7 @@ def test_what_one_replica_has_lost_since_the_plan_the_next_one_has(
         assert offsets_read() == sorted([gap, *(at for at in offsets if at // SEGMENT != 2)])
 
 
-def test_where_all_replicas_have_lost_the_beginning_the_longest_rest_is_read(
+def test_longest_rest_is_read_where_all_lost_the_beginning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was that of the first one that is listed, without a word."""
@@ -432,7 +430,7 @@ def drained(path: str, *, limits: dict[str, int] | None = None, **more: Any) -> 
         ({}, {}, False),
     ],
 )
-def test_what_was_passed_of_other_topics_is_not_passed_in_silence(
+def test_passed_records_of_other_topics_are_reported(
     tmp_path: Path, before: dict[str, str], after: dict[str, str], is_refused: bool
 ) -> None:
     write_log(tmp_path / "a", SPECS, segment=SEGMENT)
@@ -450,7 +448,7 @@ def test_what_was_passed_of_other_topics_is_not_passed_in_silence(
             ask()
 
 
-def test_a_checkpoint_from_before_topics_were_kept_goes_on(tmp_path: Path) -> None:
+def test_checkpoint_without_topics_is_continued(tmp_path: Path) -> None:
     write_log(tmp_path / "a", SPECS, segment=SEGMENT)
     stream = log(f"a/0={tmp_path / 'a'}", topics="A")
     checkpoint = stream.initial().as_json()
@@ -463,7 +461,7 @@ LIMITS = [{}, {"rows_max": 7}, {"bytes_max": 1 << 20}, {"bytes_max": 500, "rows_
 
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("how", ["zeroed", "deleted", "emptied"])
-def test_a_lost_end_is_seen_whatever_the_limit_of_a_batch(
+def test_lost_end_is_seen_at_any_batch_limit(
     tmp_path: Path, how: str, limits: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The last file that is left ends with a filler."""
@@ -486,7 +484,7 @@ def test_a_lost_end_is_seen_whatever_the_limit_of_a_batch(
         drained(str(root), limits=limits)
 
 
-def test_an_empty_replica_says_nothing_of_where_the_log_begins(
+def test_empty_replica_does_not_define_the_beginning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     Log(tmp_path / "0", first=3 * SEGMENT).append(messages(40))
@@ -501,7 +499,7 @@ def test_an_empty_replica_says_nothing_of_where_the_log_begins(
     assert drained(path) == 40
 
 
-def test_a_stream_that_ends_says_what_one_replica_lacks(
+def test_ending_stream_reports_what_a_replica_lacks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = two_replicas(tmp_path, [200, 100])
@@ -542,7 +540,7 @@ def test_damage_behind_the_last_record_ends_a_stream(
     assert caplog.text.count("stream.damaged") == 1
 
 
-def test_a_first_record_that_is_on_its_way_is_no_damage(
+def test_first_record_in_transit_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen once it may be; seen again a second later it is."""

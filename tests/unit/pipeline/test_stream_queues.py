@@ -40,7 +40,7 @@ def stretch(log: QueueLog, at: int, first: int, end: int, longest: int) -> tuple
     return log._stretch(NAME, Mark(at), QueueBounds(first, end, longest))
 
 
-def test_a_queue_is_read_up_to_what_every_member_has() -> None:
+def test_queue_is_read_up_to_its_shortest_member() -> None:
     assert stretch(log(), 5, 0, 20, 25) == (5, 20)
     assert stretch(log(readUncommitted="true"), 5, 0, 20, 25) == (5, 25)
     frozen = log()
@@ -49,7 +49,7 @@ def test_a_queue_is_read_up_to_what_every_member_has() -> None:
     assert stretch(frozen, 15, 0, 20, 20) == (15, 15)
 
 
-def test_a_member_that_is_behind_holds_the_stream_up_for_a_while() -> None:
+def test_lagging_member_holds_the_stream_for_a_while() -> None:
     first = log()
     assert stretch(first, 15, 0, 10, 20) == (15, 15)
     assert NAME in first._held_up
@@ -57,7 +57,7 @@ def test_a_member_that_is_behind_holds_the_stream_up_for_a_while() -> None:
     assert not first._held_up
 
 
-def test_a_member_that_catches_up_is_waited_for_as_long_as_it_takes(
+def test_member_catching_up_is_waited_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first = log(retryTimeoutMs="1000")
@@ -70,7 +70,7 @@ def test_a_member_that_catches_up_is_waited_for_as_long_as_it_takes(
         stretch(first, 15, 0, 12, 20)
 
 
-def test_nobody_is_waited_for_where_all_that_was_wanted_is_read() -> None:
+def test_finished_target_waits_for_no_member() -> None:
     first = log()
     first._target = {NAME: 15}
     assert stretch(first, 15, 0, 10, 20) == (15, 15)
@@ -140,7 +140,7 @@ def test_where_a_shorter_queue_goes_on(
     assert words in caplog.text
 
 
-def test_a_topic_that_was_the_only_one_of_its_broker_may_be_gone() -> None:
+def test_only_topic_of_its_broker_may_be_missing() -> None:
     """A reader that allows loss continues without it; a checkpoint all of whose brokers are absent
     is refused.
     """
@@ -232,7 +232,7 @@ def bounds_of(**ends: int) -> dict[str, QueueBounds]:
     return {f"broker-a|T|{name[1:]}": QueueBounds(3, end, end) for name, end in ends.items()}
 
 
-def test_a_stream_that_begins_at_the_end_knows_a_topic_that_is_made_again() -> None:
+def test_stream_started_at_the_end_detects_a_recreated_topic() -> None:
     """The first marks have a checksum, but for an empty queue's and where there is damage."""
     bounds = bounds_of(q0=10, q1=3, q2=10)
     wire = Wire(5000, bounds, damaged="broker-a|T|2")
@@ -251,7 +251,7 @@ def test_a_stream_that_begins_at_the_end_knows_a_topic_that_is_made_again() -> N
 
 
 @pytest.mark.parametrize("loses", ["true", "false"])
-def test_a_stream_that_waits_sees_that_its_topic_was_made_again_as_long(loses: str) -> None:
+def test_waiting_stream_detects_a_topic_recreated_as_long(loses: str) -> None:
     """Each look compares one queue: the one whose last comparison is the longest ago."""
     wire = Wire(5000, bounds_of(q0=10, q1=10, q2=10))
     running = wired(log(startingOffsets="latest", failOnDataLoss=loses), wire)
@@ -271,7 +271,7 @@ def test_a_stream_that_waits_sees_that_its_topic_was_made_again_as_long(loses: s
     assert {mark.at for mark in marks.values()} <= {3, 10}
 
 
-def test_a_stream_tells_what_it_waits_for_or_ends_before(caplog: pytest.LogCaptureFixture) -> None:
+def test_stream_reports_why_it_waits_or_ends_first(caplog: pytest.LogCaptureFixture) -> None:
     wire = Wire(5000, {NAME: QueueBounds(3, 10, 200)})
     running = wired(log(), wire)
     at = running.latest(running.initial(), bytes_max=None, rows_max=None)
@@ -289,7 +289,7 @@ def planned(log: QueueLog, start: StreamOffset, end: StreamOffset) -> list[tuple
 
 
 @pytest.mark.parametrize("longest", [8, 15, 20, 40])
-def test_a_batch_of_an_earlier_run_is_not_read_of_a_topic_that_is_made_again(
+def test_earlier_batch_is_not_read_from_a_recreated_topic(
     longest: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Beyond the batch's end, just up to it, up to its middle, or not even so far."""
@@ -316,7 +316,7 @@ def test_a_batch_of_an_earlier_run_is_not_read_of_a_topic_that_is_made_again(
     assert planned(loose, from_zero, end) == []
 
 
-def test_a_batch_of_an_earlier_run_is_read_of_a_queue_that_lost_its_end() -> None:
+def test_earlier_batch_is_read_from_a_shortened_queue() -> None:
     begin = StreamOffset(QUEUE, {NAME: Mark(10)})
     wire = Wire(5000, bounds_of(q0=20))
     end = wired(log(), wire).latest(begin, bytes_max=None, rows_max=None)
@@ -326,7 +326,7 @@ def test_a_batch_of_an_earlier_run_is_read_of_a_queue_that_lost_its_end() -> Non
 
 
 @pytest.mark.parametrize("loses", ["true", "false"])
-def test_a_planned_batch_waits_for_a_broker_and_not_for_a_topic(
+def test_planned_batch_waits_for_a_broker_not_a_topic(
     loses: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A part left out of a batch is never read, so the broker must not be one that comes back."""
@@ -348,7 +348,7 @@ def test_a_planned_batch_waits_for_a_broker_and_not_for_a_topic(
     assert planned(wired(log(**options), wire), begin, end) == [(10, 20)]
 
 
-def test_a_batch_of_a_version_that_knew_no_checksums_is_read_as_it_is() -> None:
+def test_batch_of_a_version_without_checksums_is_read() -> None:
     begin, end = (StreamOffset(QUEUE, {NAME: Mark(at)}) for at in (10, 20))
     wire = Wire(5000, bounds_of(q0=30))
     assert planned(wired(log(), wire), begin, end) == [(10, 20)]

@@ -40,7 +40,7 @@ def test_a_message_is_one_line() -> None:
     assert odd == r"tags=\x1b[2J keys=a\n2026,b"
 
 
-def test_what_is_no_record_is_told_and_a_wrong_checksum_shown() -> None:
+def test_non_record_is_reported_and_bad_checksum_shown() -> None:
     assert text_line(TORN) == "! broker-a offset 99: bad_magic"
     wrong = ROW | {"_corrupt": {"offset": 4096, "reason": "crc_mismatch", "bytes": b""}}
     assert text_line(wrong).endswith("keys=a,b !crc_mismatch hello")
@@ -98,13 +98,13 @@ def test_what_cannot_be_followed(
         tail(job, TailOptions(**options), print)
 
 
-def test_a_directory_that_is_no_store_is_not_waited_for(tmp_path: Path) -> None:
+def test_directory_without_a_store_is_not_waited_for(tmp_path: Path) -> None:
     job = Job("tail", JobSettings(stores=(str(tmp_path),)))
     with pytest.raises(PipelineError, match="is no store directory"):
         tail(job, TailOptions(), print)
 
 
-def test_a_bad_range_is_a_line_and_no_message() -> None:
+def test_bad_range_is_a_line_and_no_message() -> None:
     """It was counted as one, and without the column `_corrupt` its line was empty."""
     actual = [SimpleNamespace(asDict=lambda recursive, row=row: row) for row in (ROW, TORN)]
     for columns in (DEFAULT_COLUMNS, ("queue_offset", "body")):

@@ -124,7 +124,7 @@ def test_judges_that_see_the_same_agree(
         ({}, {"V8": 1}, "queues: Spark's V8 found 1"),
     ],
 )
-def test_judges_that_do_not_are_a_finding_of_its_own(
+def test_disagreeing_judges_are_a_finding(
     ours: dict[str, int], theirs: dict[str, int], expected_text: str
 ) -> None:
     result = compare(plain(**ours), spark(**theirs))
@@ -142,7 +142,7 @@ def test_what_did_not_run_cannot_disagree() -> None:
     assert compare([], spark()).verdict is Verdict.DID_NOT_RUN
 
 
-def test_findings_of_images_count_only_for_the_side_that_reads_them() -> None:
+def test_image_findings_count_for_one_side_only() -> None:
     images = judged(
         "duplicate", 5, "messages", ["value 3 is 2 times in the log of b1 (image 1, kill)"]
     )
@@ -200,7 +200,7 @@ def test_a_run_without_a_usable_record_is_told(tmp_path: Path, text: str) -> Non
         read_run(tmp_path)
 
 
-def test_a_run_whose_master_is_not_there_cannot_be_checked(tmp_path: Path) -> None:
+def test_run_without_its_master_cannot_be_checked(tmp_path: Path) -> None:
     row: dict[str, Any] = {"groups": {"b": ["b1", "b2"]}, "stores": {"b1": "stores/b1"}}
     for leaders, pattern in (({}, "had no master"), ({"b": "b2"}, "the store of b2")):
         (tmp_path / "run.json").write_text(json.dumps(row | {"leaders": leaders}))

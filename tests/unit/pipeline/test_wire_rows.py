@@ -66,7 +66,7 @@ def test_only_the_range_and_what_is_wanted() -> None:
     assert rows(b"") == []
 
 
-def test_a_body_that_is_damaged_is_a_row_and_no_records_are_an_error() -> None:
+def test_damaged_body_is_a_row_and_missing_records_an_error() -> None:
     good = answer(0, 3)
     at = good.index(b"body 1")
     damaged = good[:at] + b"BODY" + good[at + 4 :]
@@ -145,7 +145,7 @@ class Answers:
 
 @pytest.mark.parametrize("place", [4, 85, 12], ids=["magic", "a length", "nothing"])
 @pytest.mark.parametrize("bad", [[0], [1], [2, 3], [4], [0, 1, 2, 3, 4]], ids=str)
-def test_an_answer_that_cannot_be_cut_is_read_one_by_one(
+def test_unsplittable_answer_is_read_one_by_one(
     bad: list[int], place: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended the read, and so did what was good behind it."""
@@ -186,7 +186,7 @@ BATCH = Message(body=THREE, properties="INNER_NUM\x013\x02", sys_flag=INNER).enc
 
 
 @pytest.mark.parametrize("at", range(1, 6))
-def test_a_message_in_a_batch_counts_by_its_own_offset(
+def test_message_in_a_batch_counts_by_its_own_offset(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counted by the first one's: of a range from 2 on it was not there."""
@@ -207,7 +207,7 @@ def test_a_message_in_a_batch_counts_by_its_own_offset(
 
 
 @pytest.mark.parametrize("rows", ["1", "2", "9"])
-def test_behind_a_batch_an_answer_that_cannot_be_cut_gives_nothing_twice(
+def test_unsplittable_answer_after_a_batch_repeats_nothing(
     rows: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker gives a batch for any of its offsets."""
@@ -265,7 +265,7 @@ def test_batches_are_checked_for_gaps_and_doubles(
 @pytest.mark.parametrize("count_text", ["1", "2", "5", "9"])
 @pytest.mark.parametrize("first", [0, 3, 6])
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_a_batch_that_says_another_number_than_it_holds_speaks_for_itself_only(
+def test_batch_with_a_wrong_count_affects_only_itself(
     count_text: str, first: int, is_cut: bool
 ) -> None:
     """It is a row that says so; what stands behind it is sound, and nothing is missing."""
@@ -286,7 +286,7 @@ def test_a_batch_that_says_another_number_than_it_holds_speaks_for_itself_only(
 
 
 @pytest.mark.parametrize("start", [0, 1])
-def test_a_damaged_batch_has_no_body_to_write_again(start: int) -> None:
+def test_damaged_batch_has_no_body_to_rewrite(start: int) -> None:
     """Its encoded messages were the body, and became one message when written."""
     plain = [Message(body=b"%d" % at).encode(1000 * at, at) for at in (0, 4, 5)]
     data = b"".join((plain[0], of_three(1).replace(b"three", b"thr33"), *plain[1:]))

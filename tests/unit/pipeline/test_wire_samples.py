@@ -73,7 +73,7 @@ def sampled(
     return trio.run(look, clock=MockClock(autojump_threshold=0))
 
 
-def test_one_queue_of_a_topic_at_a_broker_is_looked_at() -> None:
+def test_one_queue_per_topic_and_broker_is_sampled() -> None:
     queues = [queue("T"), queue("T", 1), queue("T", broker="b"), queue("U"), queue("%LMQ%x")]
     log = Log(dict.fromkeys(queues, record(9)))
     samples_read = sampled(log, dict.fromkeys(queues, 9))
@@ -85,7 +85,7 @@ def test_one_queue_of_a_topic_at_a_broker_is_looked_at() -> None:
     ]
 
 
-def test_a_topic_that_is_shorter_now_is_another_one() -> None:
+def test_shorter_topic_is_another_one() -> None:
     log = Log({queue("T"): record(9)})
     (sample,) = sampled(log, {queue("T"): 9})
     shorter = Log({queue("T"): b""}, end=9)
@@ -94,7 +94,7 @@ def test_a_topic_that_is_shorter_now_is_another_one() -> None:
 
 
 @pytest.mark.parametrize("is_everywhere", [False, True])
-def test_a_slave_that_is_shorter_says_something_only_where_the_master_does_not(
+def test_shorter_slave_matters_only_if_the_master_is_silent(
     is_everywhere: bool,
 ) -> None:
     """It may have lost its disk, and copies it again."""
@@ -116,7 +116,7 @@ def test_a_slave_that_is_shorter_says_something_only_where_the_master_does_not(
         assert changed(samples, following) == ([] if is_same else [queue("T")])
 
 
-def test_a_body_that_is_damaged_and_another_place_in_the_log_are_no_other_message() -> None:
+def test_damaged_body_and_moved_record_are_the_same_message() -> None:
     good = record(9)
     (sample,) = sampled(Log({queue("T"): good}), {queue("T"): 9})
     damaged = good.replace(b"one", b"onf")
@@ -126,7 +126,7 @@ def test_a_body_that_is_damaged_and_another_place_in_the_log_are_no_other_messag
         assert changed([sample], Log({queue("T"): data})) == []
 
 
-def test_what_cannot_be_looked_at_is_no_other_message() -> None:
+def test_unreadable_sample_is_no_other_message() -> None:
     """It expired, is damaged, is not there, or is not given soon."""
     (sample,) = sampled(Log({queue("T"): record(9)}), {queue("T"): 9})
     for log in (

@@ -128,7 +128,7 @@ class Members:
     ],
 )
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_what_one_member_has_deleted_another_is_asked_for(
+def test_messages_deleted_at_one_member_come_from_another(
     members: Members, member: int, first: int, fails: str
 ) -> None:
     """It was an error, or what others have was passed over."""
@@ -149,7 +149,7 @@ def test_what_one_member_has_deleted_another_is_asked_for(
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_queues_that_may_not_be_read_are_told_once_a_topic(
+def test_unreadable_queues_are_reported_once_per_topic(
     is_named: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Their messages were left out without a word, as while a topic is scaled."""
@@ -199,7 +199,7 @@ def test_what_a_member_lacks_is_told(
 
 
 @pytest.mark.parametrize("uncommitted", ["false", "true"])
-def test_what_a_stream_waits_for_is_told_once_each_time(
+def test_reason_to_wait_is_reported_once_each_time(
     uncommitted: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It read nothing more, and said nothing."""
@@ -238,7 +238,7 @@ def test_what_a_stream_waits_for_is_told_once_each_time(
 
 
 @pytest.mark.parametrize("uncommitted", ["false", "true"])
-def test_members_that_do_not_answer_are_told_once_until_they_do(
+def test_silent_members_are_reported_once_until_they_answer(
     uncommitted: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A batch of an empty slave, whose master hung, was empty without a reason."""
@@ -262,7 +262,7 @@ def test_members_that_do_not_answer_are_told_once_until_they_do(
     assert unanswered_told("h:1", "h:2", "h:3") == [both]
 
 
-def test_a_member_that_is_asked_stays_so_until_it_does_not_answer() -> None:
+def test_chosen_member_stays_until_it_stops_answering() -> None:
     queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
     members = {number: ("h", number) for number in (0, 1, 2)}
     route = Route(topic="T", brokers={"a": members}, writable=(), ordered=(), readable=(queue,))
@@ -354,7 +354,7 @@ class Damaged:
     ],
     ids=["islands", "a stretch", "single ones", "the end"],
 )
-def test_behind_damage_every_message_is_asked_for_and_many_at_once(
+def test_messages_after_damage_are_read_many_at_once(
     bad: set[int], seconds: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two and a half seconds each it took: three quarters of an hour for a thousand."""
@@ -382,7 +382,7 @@ def test_a_broker_that_gives_nothing_has_other_troubles() -> None:
         trio.run(chunks.chunk, options, queue_range, 0, log, clock=MockClock(autojump_threshold=0))
 
 
-def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
+def test_master_is_asked_where_a_slave_refuses() -> None:
     at_master_calls: list[bool] = []
 
     class Log(WireLog):
@@ -399,7 +399,7 @@ def test_what_a_slave_refuses_the_master_is_asked_for() -> None:
     assert at_master_calls == [False, True]
 
 
-def test_a_master_that_does_not_have_it_does_not_speak_for_who_refuses_it() -> None:
+def test_shorter_master_does_not_speak_for_a_refusing_slave() -> None:
     """Its slave alone had the queue's end, one message of it damaged: everything after that was
     left out with it, as the shorter master seemed to say that there was nothing.
     """
@@ -435,7 +435,7 @@ def test_a_master_that_does_not_have_it_does_not_speak_for_who_refuses_it() -> N
     assert numbers == [number for number in range(100) if number not in bad]
 
 
-def test_an_answer_that_takes_long_is_waited_for_the_longer_the_more_often() -> None:
+def test_slow_answer_is_waited_for_longer_each_time() -> None:
     """An answer that took over five seconds was requested again until the limit, and never read."""
     waits_s: list[float] = []
 
@@ -480,7 +480,7 @@ class Shorter(Damaged):
 
 
 @pytest.mark.parametrize(("back_after", "count"), [(8.0, 100), (math.inf, 90)])
-def test_a_queue_that_became_shorter_since_the_read_was_planned(
+def test_queue_shortened_since_the_plan(
     back_after: float, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A reader that allows loss waits for the rest as long as for a broker, and continues without
@@ -508,7 +508,7 @@ def test_a_queue_that_became_shorter_since_the_read_was_planned(
     ("broker_id", "longest", "member"),
     [(1, "false", "the slave that answers, 1,"), (0, "true", "the broker")],
 )
-def test_who_may_have_less_has_not_the_last_word(broker_id: int, longest: str, member: str) -> None:
+def test_shorter_member_does_not_decide(broker_id: int, longest: str, member: str) -> None:
     """The master, or the longest member, was away for a second: its log was called truncated."""
     options = {"endpoints": "h:1", "retryTimeoutMs": "10000", "readUncommitted": longest}
     queue_range = QueueRange(MessageQueue(topic="T", broker_name="a", queue_id=0), 0, 100)

@@ -192,9 +192,7 @@ def test_a_member_that_hangs_is_named(ask: Ask, code: int, port: Port) -> None:
 
 @pytest.mark.parametrize("ask", [pull, bounds])
 @pytest.mark.parametrize("hangs", [(True, False), (True, True)])
-def test_what_was_in_the_way_before_is_told_once(
-    ask: Ask, hangs: tuple[bool, bool], port: Port
-) -> None:
+def test_earlier_problems_are_reported_once(ask: Ask, hangs: tuple[bool, bool], port: Port) -> None:
     """Of a member that hangs and one that is away only the last one asked was reported."""
     members = [port(one) for one in hangs]
     last, _, earlier = told_of_members(members, ask).partition("; before that: ")
@@ -205,9 +203,7 @@ def test_what_was_in_the_way_before_is_told_once(
 
 
 @pytest.mark.parametrize("limit_s", [0.6, 1.0])
-def test_a_nameserver_that_is_well_is_not_blamed_for_the_last_moment(
-    limit_s: float, port: Port
-) -> None:
+def test_healthy_nameserver_is_not_blamed_at_the_deadline(limit_s: float, port: Port) -> None:
     """It had no time left to answer once more, and the advice was to check its address."""
     away = port(False)
     text = told_of_members([away], bounds, limit_s=limit_s, pause_s=0.1)
@@ -224,7 +220,7 @@ def test_members_beside_one_that_answers_are_told(hangs: bool, port: Port) -> No
     assert bounds_read == QueueBounds(3, 10, 10, 1, tuple(silent))
 
 
-def test_a_master_that_is_not_on_the_route_is_told() -> None:
+def test_master_missing_from_the_route_is_reported() -> None:
     """It was stopped, so it did not answer: a batch of its emptied slave was empty."""
     bounds_read = with_members(
         [member(3, 10)], lambda address: answered(address, bounds), first_id=1
@@ -260,7 +256,7 @@ HUGE = "9" * 30
     ],
     ids=["no field", "no number", "too large", "http"],
 )
-def test_a_member_that_answers_nonsense_is_named_and_others_are_read(
+def test_member_answering_nonsense_is_named_and_others_read(
     bad: Member, expected_text: str
 ) -> None:
     """The read ended at once, without an address, though another member was well."""
@@ -286,7 +282,7 @@ def pulled(next_offset: object) -> Handlers:
 
 
 @pytest.mark.parametrize("bad", [pulled("banana"), HTTP], ids=["no number", "http"])
-def test_a_pull_that_is_answered_with_nonsense_goes_on_with_another_member(bad: Member) -> None:
+def test_pull_answered_with_nonsense_continues_elsewhere(bad: Member) -> None:
     pull_result = with_members([bad, pulled(18)], lambda address: answered(address, pull))
     assert isinstance(pull_result, RawPull)
     assert (pull_result.next_offset, pull_result.broker_id) == (18, 1)
@@ -297,7 +293,7 @@ def test_a_pull_that_is_answered_with_nonsense_goes_on_with_another_member(bad: 
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION])
-def test_a_member_that_gives_nothing_to_readers_is_passed_over(code: ResponseCode) -> None:
+def test_member_closed_to_readers_is_skipped(code: ResponseCode) -> None:
     def refuse(command: Command, _: Connection) -> Command:
         return answer(command, code, remark="not here")
 
@@ -319,7 +315,7 @@ def test_a_member_that_gives_nothing_to_readers_is_passed_over(code: ResponseCod
     assert "not here" in text
 
 
-def test_a_slave_that_gives_nothing_is_no_refusal_while_the_master_is_away() -> None:
+def test_closed_slave_is_no_refusal_while_the_master_is_down() -> None:
     """NO_PERMISSION of a slave ended a read whose master was starting again."""
 
     def refuse(command: Command, _: Connection) -> Command:
@@ -341,7 +337,7 @@ def test_a_slave_that_gives_nothing_is_no_refusal_while_the_master_is_away() -> 
     assert re.search(r"^(?!.*after).*not here", told_of_members([closed], pull, limit_s=0.5))
 
 
-def test_a_search_by_time_goes_to_a_member_that_answers(port: Port) -> None:
+def test_search_by_time_goes_to_an_answering_member(port: Port) -> None:
     def search(command: Command, _: Connection) -> Command:
         return answer(command, ResponseCode.SUCCESS, fields={"offset": "7"})
 
@@ -371,7 +367,7 @@ def keeping(end: int) -> Handlers:
     ("ends", "longest", "is_read"),
     [((3, 2, 9), "true", True), ((3, 2), "true", False), ((3, 2, 9), "false", False)],
 )
-def test_a_slave_that_is_longer_is_read_where_the_longest_is_wanted(
+def test_longer_slave_is_read_where_the_longest_is_wanted(
     ends: Sequence[int], longest: str, is_read: bool
 ) -> None:
     def use(address: str) -> None:
@@ -389,7 +385,7 @@ def test_a_slave_that_is_longer_is_read_where_the_longest_is_wanted(
     with_members([keeping(end) for end in ends], use)
 
 
-def test_a_member_that_hangs_is_not_told_as_a_connection_that_closed(
+def test_hanging_member_is_not_reported_as_closed(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """We close it ourselves, as it answers no heartbeat either."""
@@ -410,7 +406,7 @@ def test_all_members_are_named(ask: Ask, port: Port) -> None:
         assert text.count(f"{address} ") + text.count(f"{address}:") + text.endswith(address) == 1
 
 
-def test_a_member_that_is_slow_is_read_where_there_is_time(
+def test_slow_member_is_read_where_there_is_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever retryTimeoutMs was, one that took more than 5 s for an answer never was."""

@@ -152,7 +152,7 @@ def test_a_search_that_is_contradicted_is_told(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("answer", [-1, 0, 399, 400, 10**9])
-def test_what_a_broker_answers_is_held_against_the_queue(answer: int) -> None:
+def test_broker_answer_is_checked_against_the_queue(answer: int) -> None:
     """-1 was the end of a range, and a thousand millions the beginning of one."""
     lies = Broker(TIMES, 100, answer)
     assert timed(lies, endTimestamp=STORE_MS + FAR) == (100, 500)
@@ -170,7 +170,7 @@ def test_what_cannot_be_looked_at_leaves_nothing_out() -> None:
     assert since(broker, SPREAD[100]) == 0
 
 
-def test_what_a_master_has_deleted_before_its_slave_is_asked_for() -> None:
+def test_slave_is_read_where_its_master_deleted() -> None:
     """Its search finds only what it has."""
     broker = Broker(SPREAD)
     broker.has_from = 200
@@ -197,7 +197,7 @@ def test_records_of_several_messages(stored: int) -> None:
                 assert begin - 5 <= number_wanted * 10
 
 
-def test_queues_that_hold_records_of_other_topics_are_as_the_broker_says(
+def test_mixed_queues_are_timed_by_the_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Their records do not contain the position in the queue."""
@@ -209,7 +209,7 @@ def test_queues_that_hold_records_of_other_topics_are_as_the_broker_says(
     assert broker.pulled == []
 
 
-def test_a_queue_that_is_made_again_goes_on_where_it_should() -> None:
+def test_recreated_queue_resumes_at_the_right_offset() -> None:
     log: Any = Broker(damaged(SPREAD, 200, 0))
     snapshot = QueueSnapshot({NAME: QUEUE}, {NAME: QueueBounds(0, 400, 400)})
     stream = QueueLog(Options.parse({"endpoints": "h:1", "topics": "T"}))

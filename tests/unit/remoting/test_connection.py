@@ -134,7 +134,7 @@ def test_requests_are_answered_and_matched() -> None:
     with_server(scenario)
 
 
-def test_a_request_that_takes_long_holds_up_none_of_a_later_read() -> None:
+def test_slow_request_delays_none_of_a_later_read() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         stream = await raw(world, numbered(SLEEP, 1, s="10"))
         await trio.sleep(1)
@@ -159,7 +159,7 @@ def test_errors_of_handlers_are_answers() -> None:
     with_server(scenario)
 
 
-def test_one_way_requests_get_no_answer_not_even_of_an_error() -> None:
+def test_one_way_requests_get_no_answer_even_on_errors() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         oneway = [request(code, {}, b"x", oneway=True) for code in (ECHO, FAIL, 4711, SLEEP)]
         stream = await raw(world, *oneway, numbered(ECHO, 77))
@@ -169,7 +169,7 @@ def test_one_way_requests_get_no_answer_not_even_of_an_error() -> None:
     with_server(scenario)
 
 
-def test_a_run_ends_once_per_read_and_before_any_other_request() -> None:
+def test_run_ends_once_per_read_and_before_other_requests() -> None:
     async def scenario(world: World, server: Server, events: Events) -> list[str]:
         commands = [
             numbered(RUN, 1, b"1"),
@@ -251,7 +251,7 @@ def test_dialling_nobody() -> None:
         struct.pack(">iI", 7, 3) + b'{"c',
     ],
 )
-def test_a_frame_that_breaks_the_protocol_closes_only_its_connection(bad: bytes) -> None:
+def test_invalid_frame_closes_only_its_connection(bad: bytes) -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         async with open_connection(world, ADDRESS) as second_connection:
             stream = await world.network.connect(*ADDRESS)
@@ -274,7 +274,7 @@ def test_idle_connections_are_closed() -> None:
     with_server(scenario)
 
 
-def test_a_peer_that_takes_nothing_is_closed_and_stops_nobody_else() -> None:
+def test_stalled_peer_is_closed_and_delays_no_other() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         big = bytes(300_000)
         stuck = await raw(world, *(numbered(ECHO, n, big) for n in range(3)))
@@ -316,7 +316,7 @@ def test_reading_pauses_while_the_outbox_is_full() -> None:
 @pytest.mark.parametrize(
     ("code", "most"), [(BIG, 6), (BIG_LATER, SPAWNED_MAX + 6)], ids=["inline", "in tasks"]
 )
-def test_the_requests_of_one_read_wait_for_room_too(code: int, most: int) -> None:
+def test_requests_of_one_read_wait_for_room_too(code: int, most: int) -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         count = 3 * SPAWNED_MAX
         stream = await raw(world, *(numbered(code, n) for n in range(count)))
@@ -353,7 +353,7 @@ def test_handlers_in_tasks_are_limited_per_connection() -> None:
     with_server(scenario)
 
 
-def test_what_was_asked_before_the_end_of_the_stream_is_answered() -> None:
+def test_requests_before_the_stream_end_are_answered() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         stream = await raw(world, numbered(ECHO, 1, b"last"))
         await stream.send_eof()

@@ -23,7 +23,7 @@ from rocketbed.world.real import real_world
 ECHO = 1
 
 
-async def test_answers_of_any_size_come_whole_and_in_order() -> None:
+async def test_answers_of_any_size_arrive_complete_and_in_order() -> None:
     """Small ones leave with the read, large ones over the writer; no byte changes its place."""
     sizes = [0, 10, 100_000, 3, 700_000, 20, 5_000_000, 1, 2_000_000, 0, 300_000]
 
@@ -77,7 +77,7 @@ async def test_a_stream_takes_what_it_has_room_for() -> None:
     assert world.network.try_send(served, [b"x"]) == 0
 
 
-async def test_what_has_come_is_had_at_once_or_waited_for() -> None:
+async def test_received_bytes_are_returned_at_once() -> None:
     """Bytes, the end, a reset, and a stream that is closed under its reader."""
     world = real_world("test")
     network = world.network
@@ -130,7 +130,7 @@ async def test_what_has_come_is_had_at_once_or_waited_for() -> None:
     await listener.aclose()
 
 
-async def test_peers_that_are_gone_before_they_are_accepted_do_no_harm() -> None:
+async def test_peers_gone_before_accept_do_no_harm() -> None:
     """A port scan resets its connections at once; then not even their address can be had."""
 
     def serve(command: Command, connection: Connection) -> Command:
@@ -168,7 +168,7 @@ class _Between:
         return stream
 
 
-async def test_a_peer_that_is_gone_once_it_is_reached_was_not_reached() -> None:
+async def test_peer_gone_when_reached_was_not_reached() -> None:
     """A node that is killed then resets what it had accepted; the socket is not left open."""
     world = real_world("test")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -186,7 +186,7 @@ async def test_a_peer_that_is_gone_once_it_is_reached_was_not_reached() -> None:
     assert network.streams[0].socket.fileno() == -1
 
 
-async def test_a_connection_that_comes_after_the_end_is_closed() -> None:
+async def test_connection_after_the_end_is_closed() -> None:
     world = real_world("test")
     with socket.create_server(("127.0.0.1", 0)) as server:
 

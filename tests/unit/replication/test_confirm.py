@@ -57,7 +57,7 @@ def test_three_replicas_wait_for_two_slaves() -> None:
     assert confirmed.value == 400
 
 
-def test_a_slave_that_left_counts_no_more_but_takes_nothing_back() -> None:
+def test_departed_slave_stops_counting_and_takes_nothing_back() -> None:
     confirmed = Watermark()
     board = AckBoard(2, confirmed)
     slave = connect(board, 100)
@@ -74,7 +74,7 @@ def test_nobody_holds_every_message() -> None:
         AckBoard(0)
 
 
-def test_an_old_connection_and_the_new_one_of_a_slave_are_one_replica() -> None:
+def test_two_connections_of_a_slave_are_one_replica() -> None:
     confirmed = Watermark()
     board = AckBoard(3, confirmed)
     old = connect(board, 100, "host")
@@ -87,7 +87,7 @@ def test_an_old_connection_and_the_new_one_of_a_slave_are_one_replica() -> None:
     assert confirmed.value == 0
 
 
-def test_a_report_that_was_late_on_its_way_makes_no_second_replica() -> None:
+def test_late_report_makes_no_second_replica() -> None:
     confirmed = Watermark()
     board = AckBoard(3, confirmed)
     new = connect(board, 100, "host")
@@ -98,7 +98,7 @@ def test_a_report_that_was_late_on_its_way_makes_no_second_replica() -> None:
     assert confirmed.value == 0
 
 
-def test_two_slaves_of_one_address_count_from_the_first_message_that_both_were_sent() -> None:
+def test_slaves_of_one_address_count_from_their_first_common_message() -> None:
     confirmed = Watermark()
     board = AckBoard(3, confirmed)
     first = connect(board, 100, "host")
@@ -114,7 +114,7 @@ def test_two_slaves_of_one_address_count_from_the_first_message_that_both_were_s
     assert confirmed.value == 300
 
 
-def test_a_link_remembers_little_however_often_its_neighbours_dial() -> None:
+def test_link_stays_small_however_often_others_dial() -> None:
     board = AckBoard(3, Watermark())
     link = connect(board, 100, "host")
     for _ in range(1000):
@@ -187,7 +187,7 @@ ACTS = ("append", "dial", "exchange", "deliver", "send", "read", "repeat")
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 2)), max_size=60))
-def test_what_counts_as_held_is_held_however_slow_the_network(acts: list[tuple[str, int]]) -> None:
+def test_counted_bytes_are_held_however_slow_the_network(acts: list[tuple[str, int]]) -> None:
     group = Group(slaves=2, needed=2)
     for act, number in acts:
         if act == "append":
@@ -201,9 +201,7 @@ def test_what_counts_as_held_is_held_however_slow_the_network(acts: list[tuple[s
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1), st.integers(1, 6))
-def test_of_different_addresses_k_have_reached_the_kth_highest(
-    offsets: list[int], slaves: int
-) -> None:
+def test_kth_highest_address_counts(offsets: list[int], slaves: int) -> None:
     confirmed = Watermark()
     board = AckBoard(slaves + 1, confirmed)
     for offset in offsets:

@@ -52,7 +52,7 @@ def test_a_restart_ends_membership_and_mastership() -> None:
     assert (after.leader, after.in_sync, after.eligible) == (None, {1: 1, 2: 1}, {})
 
 
-def test_at_the_minimum_who_restarts_with_everything_stays_eligible() -> None:
+def test_complete_restarted_replica_stays_eligible_at_the_minimum() -> None:
     after = registered(group(members=2), 1, Replica("u1", 2), lossless=True)
     assert (after.in_sync, after.eligible) == ({0: 1}, {1: 2})
 
@@ -63,12 +63,12 @@ def test_who_may_have_lost_bytes_is_only_known() -> None:
     assert after.last_known == {1}
 
 
-def test_another_directory_under_a_number_that_counts_is_refused() -> None:
+def test_new_directory_under_a_counting_number_is_refused() -> None:
     with pytest.raises(ChangeRefused, match="replica 1 of group 'g' counts with another directory"):
         registered(group(), 1, Replica("new", 2), lossless=True)
 
 
-def test_another_directory_goes_on_under_a_number_in_a_later_life() -> None:
+def test_new_directory_continues_a_number_in_a_later_life() -> None:
     after_fence = fenced(group(), 1)
     assert not counts(after_fence, 1)
     with pytest.raises(ChangeRefused, match="life 1 of replica 1"):
@@ -78,7 +78,7 @@ def test_another_directory_goes_on_under_a_number_in_a_later_life() -> None:
     assert (after.in_sync, after.eligible) == (after_fence.in_sync, after_fence.eligible)
 
 
-def test_who_would_be_a_bad_leader_leads_where_no_other_can() -> None:
+def test_unfit_replica_leads_where_no_other_can() -> None:
     alone = fenced(group(), 0)
     bad, good = Candidate(1, 9, 900, is_unfit=True), Candidate(1, 9, 100)
     chosen = elected(alone, {1: bad, 2: good})
@@ -106,7 +106,7 @@ def test_a_leader_changes_the_set() -> None:
     assert grown.version == entry.version + 3
 
 
-def test_a_request_of_another_version_or_leader_is_superseded() -> None:
+def test_request_of_another_version_or_leader_is_superseded() -> None:
     entry = group(leader=0)
     proposed = proposal(entry, r0=1, r1=1)
     for changed in (fenced(entry, 2), altered(entry, proposed), group(leader=1)):
@@ -114,7 +114,7 @@ def test_a_request_of_another_version_or_leader_is_superseded() -> None:
             altered(changed, proposed)
 
 
-def test_a_life_that_is_not_registered_does_not_join() -> None:
+def test_unregistered_life_does_not_join() -> None:
     entry = group(members=2, leader=0)
     with pytest.raises(ChangeRefused, match="no registered life 2"):
         altered(entry, proposal(entry, r0=1, r1=1, r2=2))
@@ -163,7 +163,7 @@ def test_a_leader_hands_over_to_a_member() -> None:
         handed_over(group(members=2, leader=0), leader=0, epoch=1, to=2)
 
 
-def test_an_election_is_forced_only_where_nobody_complete_is_left() -> None:
+def test_election_is_forced_only_without_complete_replicas() -> None:
     entry, alive = group(members=1), {0: Candidate(1), 2: Candidate(1)}
     with pytest.raises(ChangeRefused, match=r"replicas \[0\] .* have lost nothing"):
         forced(entry, 2, alive)

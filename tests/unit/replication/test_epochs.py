@@ -24,7 +24,7 @@ def history(*pairs: tuple[int, int]) -> History:
 LONG = history((0, 0), (1, 100), (4, 300))
 
 
-def test_a_history_belongs_to_a_log_that_holds_its_markers() -> None:
+def test_history_belongs_to_the_log_with_its_markers() -> None:
     assert check(LONG, 301) == LONG
     assert check((), 0) == ()
     with pytest.raises(HistoryRefused, match="cannot be in a log that ends at 300"):

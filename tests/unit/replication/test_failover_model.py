@@ -31,12 +31,12 @@ def test_no_walk_loses_or_moves_what_was_confirmed(policy: Policy, min_in_sync: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "min_in_sync"), GROUPS)
-def test_no_longer_walk_loses_or_moves_what_was_confirmed(policy: Policy, min_in_sync: int) -> None:
+def test_no_longer_walk_loses_or_moves_confirmed_records(policy: Policy, min_in_sync: int) -> None:
     for seed in range(1_000, 1_600):
         check_walk(seed, shape_of(seed, min_in_sync, policy))
 
 
-def test_an_outsider_may_cut_what_it_never_heard_is_confirmed() -> None:
+def test_outsider_may_cut_records_it_never_knew_confirmed() -> None:
     """Its bytes of epoch 1 are confirmed in epoch 3 when it follows the leader of epoch 2."""
     deposed: list[Action] = [("hand_over", 0, 1), ("read", 1), ("promise", 1), ("lead", 1)]
     repeated: list[Action] = [("hand_over", 1, 0), *LED[1:], ("leave", 0, 1), ("deliver", 1)]
@@ -55,7 +55,7 @@ def test_each_rule_has_a_trace() -> None:
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_trace_violates_without_its_rule_and_not_with_it(name: str) -> None:
+def test_trace_violates_only_without_its_rule(name: str) -> None:
     trace = TRACES[name]
     with RULES[name].removed():
         assert violated_by(trace.actions, trace.shape) == trace.invariant

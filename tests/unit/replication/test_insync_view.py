@@ -55,7 +55,7 @@ def test_below_the_minimum_nothing_is_confirmed() -> None:
     assert view.raise_confirm(400) == 0
 
 
-def test_a_set_that_is_only_asked_for_needs_all_and_gives_no_minimum() -> None:
+def test_requested_set_needs_all_and_lowers_no_minimum() -> None:
     view = view_of(0)
     view.acknowledged(1, 1, 300)
     view.join(1)
@@ -68,7 +68,7 @@ def test_a_set_that_is_only_asked_for_needs_all_and_gives_no_minimum() -> None:
     assert wider.need() == {(0, 1), (1, 1)}
 
 
-def test_who_joins_has_the_marker_and_all_that_is_confirmed() -> None:
+def test_joining_replica_has_the_marker_and_all_confirmed() -> None:
     view = view_of(0, 1)
     assert not view.may_join(2)
     view.acknowledged(2, 1, START)
@@ -85,7 +85,7 @@ def test_who_joins_has_the_marker_and_all_that_is_confirmed() -> None:
     assert not view.may_join(1), "a member already"
 
 
-def test_a_set_below_its_minimum_grows_although_nothing_can_be_confirmed() -> None:
+def test_set_below_its_minimum_grows_without_confirmations() -> None:
     view = view_of(0)
     view.acknowledged(1, 1, 200)
     assert view.may_join(1)

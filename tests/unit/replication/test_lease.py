@@ -21,14 +21,14 @@ def group(*, leader: int | None = 0, epoch: int = 3, **in_sync: int) -> GroupEnt
     )
 
 
-def test_a_leader_is_fenced_a_lease_after_it_was_heard_and_not_a_moment_before() -> None:
+def test_leader_is_fenced_exactly_a_lease_after_its_beat() -> None:
     entry, roll = group(r0=1, r1=1), Roll(0.0)
     roll.record_beat(0, Candidate(1), 10.0)
     assert roll.next(entry, 10.0 + LEASE_S - 0.001) == Wait(10.0 + LEASE_S)
     assert roll.next(entry, 10.0 + LEASE_S) == Fence(0, 1)
 
 
-def test_one_that_was_heard_in_another_life_or_never_has_a_lease_from_the_beginning() -> None:
+def test_lease_of_an_unheard_replica_runs_from_the_beginning() -> None:
     entry, roll = group(r0=1, r1=1), Roll(5.0)
     assert roll.next(entry, 5.0) == Wait(5.0 + LEASE_S)
     roll.record_beat(0, Candidate(2), 50.0)
@@ -36,7 +36,7 @@ def test_one_that_was_heard_in_another_life_or_never_has_a_lease_from_the_beginn
     assert roll.next(entry, 50.0) == Fence(0, 1)
 
 
-def test_one_that_is_gone_is_fenced_at_once_unless_it_is_another_life_that_is_gone() -> None:
+def test_departed_replica_is_fenced_unless_of_another_life() -> None:
     entry, roll = group(r0=1, r1=1), Roll(0.0)
     roll.record_beat(0, Candidate(1), 10.0)
     roll.record_death(0, 7)
@@ -50,7 +50,7 @@ def test_one_that_is_gone_is_fenced_at_once_unless_it_is_another_life_that_is_go
     assert roll.next(entry, 10.3) == Wait(10.2 + LEASE_S)
 
 
-def test_a_controller_that_has_just_begun_elects_nobody_before_all_can_be_heard() -> None:
+def test_new_controller_elects_only_after_hearing_all() -> None:
     roll = Roll(100.0)
     roll.record_beat(1, Candidate(1, 3, 50), 100.1)
     entry = group(leader=None, r0=1, r1=1)
@@ -77,7 +77,7 @@ def test_nobody_is_elected_who_may_not_lead() -> None:
     leader_rate=st.floats(1 - DRIFT, 1 + DRIFT),
     controller_rate=st.floats(1 - DRIFT, 1 + DRIFT),
 )
-def test_a_leader_s_lease_ends_before_the_controller_s(
+def test_leader_lease_ends_before_the_controllers(
     sent: float, way: float, leader_rate: float, controller_rate: float
 ) -> None:
     """In true time, whatever the clocks' rates and however long the heartbeat travels."""

@@ -77,7 +77,7 @@ def _instead(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
         (_instead(b'"in_sync":{', b'"in_sync":{"7":1,'), "replicas [7] are in a set"),
     ],
 )
-def test_one_that_was_changed_is_refused_with_the_reason_and_what_to_do(
+def test_altered_entry_is_refused_with_reason_and_advice(
     damage: Callable[[bytes], bytes], expected_text: str
 ) -> None:
     text = dumped(ENTRY)

@@ -142,7 +142,7 @@ def test_route_keys_are_quoted_for_those_who_ask(version: int, accepts: str, key
     assert loads(body)["brokerDatas"][0]["brokerAddrs"] == {"0": "a:1"}
 
 
-def test_a_broker_whose_connection_ends_is_off_the_routes() -> None:
+def test_broker_leaves_the_routes_with_its_connection() -> None:
     async def leave(client: Client) -> object:
         broker, client_link = await client.connect(), await client.connect()
         await client.register(broker)
@@ -155,7 +155,7 @@ def test_a_broker_whose_connection_ends_is_off_the_routes() -> None:
     assert with_nameserver(leave).value == (0, ResponseCode.TOPIC_NOT_EXIST)
 
 
-def test_who_asked_to_be_told_and_went_is_forgotten() -> None:
+def test_departed_subscriber_is_forgotten() -> None:
     """Else the nameserver keeps a connection of each client that ever asked for a route."""
 
     async def leave(client: Client) -> object:
@@ -173,7 +173,7 @@ def test_who_asked_to_be_told_and_went_is_forgotten() -> None:
     assert with_nameserver(leave).value == (1, 0)
 
 
-def test_a_silent_broker_is_off_the_routes_after_its_timeout() -> None:
+def test_silent_broker_leaves_the_routes_at_its_timeout() -> None:
     async def be_silent(client: Client) -> object:
         broker = await client.connect()
         began = trio.current_time()

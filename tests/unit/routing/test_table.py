@@ -41,7 +41,7 @@ def registered(*rows: tuple[Registrant, TopicConfigTable]) -> RoutingTable:
     return table
 
 
-def test_a_topic_is_routed_to_every_broker_that_has_it() -> None:
+def test_topic_is_routed_to_all_its_brokers() -> None:
     table = registered(
         (identity("a"), topics("T", "U")), (identity("b", port=20911), topics("T", "V", counter=3))
     )
@@ -70,12 +70,12 @@ def test_a_first_registration_with_one_topic_is_refused() -> None:
     assert set(table.topics) == {"T", "U", "New"}
 
 
-def test_an_address_that_changes_its_id_leaves_the_old_one() -> None:
+def test_address_with_a_new_id_leaves_the_old_one() -> None:
     table = registered((identity(broker_id=1), topics("T", "U")), (identity(), topics("T", "U")))
     assert table.brokers["a"].broker_addrs == {0: "10.0.0.1:10911"}
 
 
-def test_an_id_held_by_a_later_epoch_is_not_taken() -> None:
+def test_id_of_a_later_epoch_is_not_taken() -> None:
     table = registered(
         (identity(port=1111), topics("T", "U", state=5)),
         (identity(port=2222), topics("T", "U", state=4)),
@@ -85,7 +85,7 @@ def test_an_id_held_by_a_later_epoch_is_not_taken() -> None:
     assert table.brokers["a"].broker_addrs == {0: "10.0.0.1:2222"}
 
 
-def test_a_silent_broker_expires_and_a_heartbeat_keeps_it() -> None:
+def test_silent_broker_expires_and_a_heartbeat_keeps_it() -> None:
     table = registered((identity(), topics("T", "U")))
     assert table.expired(120) == []
     table.touch("c", "10.0.0.1:10911", now_s=100)
@@ -127,7 +127,7 @@ def test_write_permission_is_wiped_until_a_changed_registration() -> None:
     assert table.route("T", acting_master=False)[1][0].perm == 6
 
 
-def test_a_slave_stands_in_for_its_master_where_that_is_asked_for() -> None:
+def test_slave_acts_as_master_on_request() -> None:
     table = registered(
         (identity(acting_master=True), topics("T", "U")),
         (identity(broker_id=2, port=30911, acting_master=True), topics("T", "U")),
@@ -140,7 +140,7 @@ def test_a_slave_stands_in_for_its_master_where_that_is_asked_for() -> None:
     assert brokers[0].broker_addrs == {0: "10.0.0.1:30911"}
 
 
-def test_a_late_registration_of_a_dead_master_takes_nothing_from_the_promoted_one() -> None:
+def test_late_registration_of_a_dead_master_takes_nothing() -> None:
     table = RoutingTable()
     old, new = identity("a"), identity("a", port=20911)
     table.register(old, topics("T", "U"), now_s=0, link="old")
@@ -230,7 +230,7 @@ def test_settings_name_what_is_wrong() -> None:
         read_settings({"orderMessageEnable": "yes"})
 
 
-def test_after_two_masters_the_topics_are_those_of_the_one_that_is_left() -> None:
+def test_remaining_master_keeps_only_its_topics() -> None:
     """Though its table is as it was when it registered first (soak-swarm 1270008)."""
     remaining_master, leaving = (identity(), topics("T", "U")), identity(port=20911)
     own = topics("T", "U")
@@ -244,7 +244,7 @@ def test_after_two_masters_the_topics_are_those_of_the_one_that_is_left() -> Non
     assert table.data_version("c", remaining_master[0].address) == remaining_master[1].data_version
 
 
-def test_who_is_master_now_and_was_a_slave_has_its_own_queues() -> None:
+def test_promoted_slave_has_its_own_queues() -> None:
     """In the same process, with the same table, while its master is still listed."""
     own = topics("T", "U")
     own.topic_config_table["T"] = TopicConfig(topic_name="T", write_queue_nums=5)
@@ -256,7 +256,7 @@ def test_who_is_master_now_and_was_a_slave_has_its_own_queues() -> None:
     assert [data.write_queue_nums for data in queues] == [5]
 
 
-def test_one_topic_alone_does_not_stand_for_a_whole_table() -> None:
+def test_single_topic_update_does_not_replace_the_table() -> None:
     """RocketMQ 5 registers just the topic that changed."""
     own = topics("T", "U", counter=3)
     second_master = identity(port=20911)

@@ -91,7 +91,7 @@ def test_members_of_the_wrong_type_are_refused(text: bytes) -> None:
 @pytest.mark.parametrize(
     "value", [b"1e400", b"[" * 101 + b"]" * 101, b"{{1:2}:3}", b"9223372036854775808"]
 )
-def test_what_could_not_be_written_again_is_refused_where_anything_may_stand(value: bytes) -> None:
+def test_unwritable_value_is_refused_in_a_free_field(value: bytes) -> None:
     text = b'{0:1,"groupName":"g","groupRetryPolicy":{"a":%s}}'
     with pytest.raises(BodyError):
         SubscriptionGroupConfig.decode(text % value)

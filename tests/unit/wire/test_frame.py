@@ -99,7 +99,7 @@ def test_round_trip(encoding: Encoding) -> None:
 
 
 @pytest.mark.parametrize("encoding", ALL_ENCODINGS)
-def test_an_answer_comes_in_the_encoding_of_its_request(encoding: Encoding) -> None:
+def test_answer_uses_the_encoding_of_its_request(encoding: Encoding) -> None:
     question = request(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     question.opaque = 9
     arrived = read_one(encode(question, encoding))
@@ -272,7 +272,7 @@ def test_msgpack_that_is_no_header_is_refused(value: bytes) -> None:
     assert "msgpack header" in refused(data)
 
 
-def test_good_frames_before_a_bad_one_are_handed_out_first() -> None:
+def test_good_frames_before_a_bad_one_are_returned_first() -> None:
     reader = FrameReader()
     good = encode(request(105, {"topic": "T"}))
     assert len(reader.feed(good + good + struct.pack(">i", -1))) == 2

@@ -64,7 +64,7 @@ def test_the_recorded_controller_mode_slave_is_told_apart() -> None:
 
 
 @pytest.mark.parametrize("offset", [2**32, 2**32 + 1, 2**32 + 65536, 2**32 + 65537])
-def test_reports_of_exactly_4_gib_are_not_taken_for_a_handshake(offset: int) -> None:
+def test_reports_of_4_gib_are_not_a_handshake(offset: int) -> None:
     assert sniff(encode_report(offset)) is None
     assert sniff(encode_report(offset) + encode_report(offset)) is Peer.CLASSIC
 

@@ -23,7 +23,7 @@ def header_of(encoding: Encoding, opaque: int = 77, **changes: str) -> bytes:
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
-def test_what_is_cut_is_joined_to_the_same_header(encoding: Encoding) -> None:
+def test_split_parts_join_to_the_same_header(encoding: Encoding) -> None:
     form = FORMS[encoding]
     header = header_of(encoding)
     assert header.startswith(BEGINNINGS)
@@ -73,9 +73,7 @@ def general(to: Command, offset: int, answers: SendAnswers) -> bytes:
 
 @pytest.mark.parametrize("encoding", list(Encoding))
 @pytest.mark.parametrize("opaque", [0, 77, 2**31 - 1, -5])
-def test_an_answer_by_template_is_what_the_general_coding_writes(
-    encoding: Encoding, opaque: int
-) -> None:
+def test_template_answer_equals_the_general_coding(encoding: Encoding, opaque: int) -> None:
     to = request(RequestCode.SEND_MESSAGE_V2, encoding=encoding)
     to.opaque = opaque
     answers = SendAnswers(HOST)

@@ -168,7 +168,7 @@ def test_directories(run: Runner) -> None:
     run(body)
 
 
-def test_files_are_synced_together_and_one_that_is_closed_is_refused(run: Runner) -> None:
+def test_files_are_synced_together_and_a_closed_one_is_refused(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         disk = world.disk
         files = [disk.open(f"{root}/{name}", create=True) for name in "abc"]
@@ -184,7 +184,7 @@ def test_files_are_synced_together_and_one_that_is_closed_is_refused(run: Runner
     run(body)
 
 
-def test_a_directory_is_renamed_with_what_is_in_it(run: Runner) -> None:
+def test_directory_is_renamed_with_its_contents(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         disk = world.disk
         disk.makedirs(f"{root}/b/c")
@@ -211,7 +211,7 @@ def test_a_directory_is_renamed_with_what_is_in_it(run: Runner) -> None:
     run(body)
 
 
-def test_a_rename_replaces_and_an_open_file_outlives_its_name(run: Runner) -> None:
+def test_rename_replaces_and_an_open_file_outlives_its_name(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         disk = world.disk
         old = disk.open(f"{root}/config", create=True)
@@ -275,7 +275,7 @@ def test_the_lock_excludes_until_it_is_released(run: Runner) -> None:
     run(body)
 
 
-def test_a_directory_is_locked_without_a_name_in_it(run: Runner) -> None:
+def test_directory_is_locked_without_a_name_in_it(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         world.disk.makedirs(f"{root}/d")
         lock = world.disk.lock_dir(f"{root}/d")
@@ -347,7 +347,7 @@ def test_streams_keep_order_and_tell_the_end(run: Runner) -> None:
     run(body)
 
 
-def test_nobody_listening_is_refused_and_a_taken_port_is_told(run: Runner) -> None:
+def test_missing_listener_is_refused_and_a_taken_port_reported(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         listener = await world.network.listen("localhost", 0)
         host, port = listener.address
@@ -437,7 +437,7 @@ def test_clocks_go_forward(run: Runner) -> None:
     run(body)
 
 
-def test_sigterm_asks_to_stop_and_errors_come_out_as_they_are() -> None:
+def test_sigterm_requests_a_stop_and_errors_propagate() -> None:
     async def main(world: World) -> int:
         os.kill(os.getpid(), 15)
         await world.process.stop_requested.wait()

@@ -7,7 +7,7 @@ import pytest
 from rocketbed.world.logs import PERIOD_S, REPEATS, StandardLog
 
 
-def test_a_line_that_repeats_is_counted_and_said_once_a_minute(
+def test_repeated_line_is_counted_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = [0.0]

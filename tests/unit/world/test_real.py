@@ -48,7 +48,7 @@ async def send_and_receive(world: World, file: File, offset: int, size: int) -> 
     return bytes(received)
 
 
-def test_a_pipe_a_socket_and_a_device_are_no_files(world: World, tmp_path: Path) -> None:
+def test_pipes_sockets_and_devices_are_not_files(world: World, tmp_path: Path) -> None:
     """Opening a pipe would wait for a writer; the node would take no signal meanwhile."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
@@ -83,7 +83,7 @@ async def test_cold_data_is_told_read_and_sent(world: World, tmp_path: Path) -> 
     file.close()
 
 
-async def test_a_file_that_is_no_descriptor_is_sent_by_copy(world: World, tmp_path: Path) -> None:
+async def test_file_without_a_descriptor_is_sent_by_copy(world: World, tmp_path: Path) -> None:
     class Wrapped:
         """Only what `send_file` may use of any file."""
 
@@ -254,7 +254,7 @@ async def test_connections_go_out_from_the_source() -> None:
     assert (await peer_of("", "127.0.0.1"))[0] == "127.0.0.1"
 
 
-async def test_a_source_that_cannot_reach_the_peer_is_left_out() -> None:
+async def test_source_that_cannot_reach_the_peer_is_skipped() -> None:
     assert (await peer_of("192.0.2.1", "127.0.0.1"))[0] == "127.0.0.1"
     assert (await peer_of("::1", "127.0.0.1"))[0] == "127.0.0.1"
 

@@ -29,7 +29,7 @@ class Gate:
         return number
 
 
-async def test_calls_are_made_one_at_a_time_and_in_order() -> None:
+async def test_calls_run_one_at_a_time_and_in_order() -> None:
     thread, gate, results = SyncThreads(1), Gate(), list[int]()
 
     async def call(number: int) -> None:
@@ -44,7 +44,7 @@ async def test_calls_are_made_one_at_a_time_and_in_order() -> None:
     assert gate.done == results == [0, 1, 2, 3, 4]
 
 
-async def test_a_slow_call_does_not_hold_up_the_next_one() -> None:
+async def test_slow_call_does_not_delay_the_next_one() -> None:
     threads, gate = SyncThreads(2), Gate()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(threads.run, gate.pass_through, 0)
@@ -71,7 +71,7 @@ def refuse_threads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(threading.Thread, "start", refuse)
 
 
-async def test_a_thread_that_cannot_be_started_is_the_callers_error_alone(
+async def test_failed_thread_start_fails_only_its_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads = SyncThreads(2)
@@ -84,7 +84,7 @@ async def test_a_thread_that_cannot_be_started_is_the_callers_error_alone(
     assert await threads.run(len, "two") == 3
 
 
-async def test_where_no_thread_can_be_started_the_busy_one_has_to_do(
+async def test_busy_thread_serves_where_no_other_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads, gate, results = SyncThreads(2), Gate(), list[int]()
@@ -124,7 +124,7 @@ def test_a_fork_has_threads_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-async def test_an_error_is_the_callers_and_the_next_call_works() -> None:
+async def test_error_goes_to_the_caller_and_the_next_call_works() -> None:
     thread = SyncThreads(1)
 
     def fail() -> None:
@@ -135,7 +135,7 @@ async def test_an_error_is_the_callers_and_the_next_call_works() -> None:
     assert await thread.run(threading.current_thread) is not threading.main_thread()
 
 
-async def test_what_has_begun_is_not_cancelled_and_what_waits_is() -> None:
+async def test_started_call_is_not_cancelled_and_a_waiting_one_is() -> None:
     thread, gate = SyncThreads(1), Gate()
     ends: list[str] = []
 
@@ -170,7 +170,7 @@ async def test_an_idle_thread_ends_and_another_one_begins(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("body", ["native", "python"])
-def test_files_are_synced_in_order_up_to_one_that_fails(body: str, tmp_path: Path) -> None:
+def test_files_are_synced_in_order_until_one_fails(body: str, tmp_path: Path) -> None:
     sync_each = native(SYNC).sync_each if body == "native" else sync_each_slowly
     first, last = (os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in "ab")
     reader, writer = os.pipe()

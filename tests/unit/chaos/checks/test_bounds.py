@@ -94,7 +94,7 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
 
 
 @pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_what_was_acknowledged_is_in_front_of_the_end(
+def test_acknowledged_messages_are_before_the_end(
     run: RunMaker, change: Change, expected: tuple[int, int]
 ) -> None:
     change(run)

@@ -155,7 +155,7 @@ def test_what_was_sent_later_has_to_be_there(run: RunMaker) -> None:
     assert [one.value for one in judgement.result("unseen-message").examples] == [late.value]
 
 
-def test_a_send_that_nobody_can_date_goes_by_its_place() -> None:
+def test_undatable_send_is_judged_by_its_place() -> None:
     deletion = Deletion("T", BEGIN_NS, END_NS, {"b": 1000})
     generations = Generations({"T": deletion}, ["b"])
     ids = [generations.topic_of("T", 0, value, at) for value, at in ((1, 999), (2, 1000))]
@@ -166,7 +166,7 @@ def test_a_send_that_nobody_can_date_goes_by_its_place() -> None:
     assert generations.topic_of("U", 0, 1, 5) == "U"
 
 
-def test_what_was_read_before_a_deletion_is_of_the_deleted_topic() -> None:
+def test_message_read_before_a_deletion_is_the_deleted_topics() -> None:
     """The message was beyond the deletion's offset, in the end of the log that a former master
     lost."""
     deletion = Deletion("T", BEGIN_NS, END_NS, {"b": 1000})

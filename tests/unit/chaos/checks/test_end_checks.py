@@ -232,18 +232,18 @@ def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str]) -
     ]
 
 
-def test_the_queue_that_a_damaged_record_names_is_asked_of_no_table(run: RunMaker) -> None:
+def test_queue_of_a_damaged_record_is_asked_of_no_table(run: RunMaker) -> None:
     run.logs["b2"] = [*run.specs, replace(spec_of(COUNT), queue_id=32_769)]
     assert violated(run.judge(only=["tables-complete"])) == set()
 
 
-def test_a_follower_may_have_passed_what_stands_there_since_a_loss(run: RunMaker) -> None:
+def test_follower_may_have_passed_a_record_replaced_after_a_loss(run: RunMaker) -> None:
     passed_before_a_loss(run)
     result = results(run.judge())["follower-skip"]
     assert (result.found, result.allowed_found) == (0, 1)
 
 
-def test_a_group_owes_no_position_where_all_of_a_queue_was_lost(run: RunMaker) -> None:
+def test_group_owes_no_position_in_a_lost_queue(run: RunMaker) -> None:
     """Retention does not excuse it."""
     run.record.facts["retention_ns"] = SECOND
     run.rows.clear()
@@ -274,7 +274,7 @@ def without_queue_1(run: RunMaker) -> None:
     ("verb", "kept_messages", "is_lost"),
     [("powercut", 2_000, True), ("powercut", 9_900, False), ("kill", 10_000, False)],
 )
-def test_a_group_owes_no_position_of_what_was_lost_before_it_would_have_expired(
+def test_group_owes_no_position_for_messages_lost_before_expiry(
     run: RunMaker, verb: str, kept_messages: int, is_lost: bool
 ) -> None:
     """No log has any message of the second queue, and none begins with 0."""
@@ -293,7 +293,7 @@ def test_a_group_owes_no_position_of_what_was_lost_before_it_would_have_expired(
 @pytest.mark.parametrize(
     ("sent_s", "seen_s", "is_lost"), [(40, 0, True), (40, 50, False), (50, 0, False)]
 )
-def test_a_group_owes_no_position_of_what_a_second_master_took(
+def test_group_owes_no_position_for_a_second_masters_messages(
     run: RunMaker, sent_s: int, seen_s: int, *, is_lost: bool
 ) -> None:
     """Excused unless a reader got it later, or it was sent while there was one master. What the
@@ -325,7 +325,7 @@ def test_an_offset_that_damage_made_has_no_place() -> None:
 
 
 @pytest.mark.parametrize("required_check", ["order-violation", "no-such-check"])
-def test_a_check_that_had_to_run_and_did_not_is_no_pass(run: RunMaker, required_check: str) -> None:
+def test_required_check_that_did_not_run_is_no_pass(run: RunMaker, required_check: str) -> None:
     run.record.expect = Expectation(checks=("lost-write", required_check))
     judgement = run.judge()
     assert results(judgement)["lost-write"].passed
@@ -385,7 +385,7 @@ def test_what_came_before_its_acknowledgement_was_not_late(run: RunMaker) -> Non
 @pytest.mark.parametrize(
     ("back_s", "again_s", "expected"), [(71, 75, (0, 1)), (71, 71.5, (1, 0)), (99, 75, (1, 0))]
 )
-def test_who_went_back_is_given_what_is_new_behind_that(
+def test_group_that_went_back_gets_newer_messages(
     run: RunMaker, back_s: int, again_s: float, expected: tuple[int, int]
 ) -> None:
     run.record.recovery_ns, run.delivered, last = 1, [], run.sends[-1]
@@ -417,7 +417,7 @@ def test_who_went_back_is_given_what_is_new_behind_that(
         (PROCESS, 1, [(71, 74), (71, 74.5)], (1, 0)),
     ],
 )
-def test_who_waits_for_its_commits_is_given_nothing_meanwhile(
+def test_consumer_waiting_for_commits_gets_nothing_meanwhile(
     run: RunMaker,
     process: int,
     disk_ms: int,
@@ -440,7 +440,7 @@ def test_who_waits_for_its_commits_is_given_nothing_meanwhile(
     assert (result.found, result.allowed_found) == expected
 
 
-def test_a_topic_of_batch_queues_is_still_known_as_one(run: RunMaker) -> None:
+def test_batch_queue_topic_is_recognised(run: RunMaker) -> None:
     def after(path: Path) -> None:
         queue = path / "stores" / "b2" / "batchconsumequeue" / TOPIC / "0"
         queue.mkdir(parents=True)

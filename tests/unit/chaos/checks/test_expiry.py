@@ -64,7 +64,7 @@ def test_nothing_deleted(run: RunMaker, reserved_s: int, stop_s: int, verdict: V
         (60, 1, ("clock", 20), False),
     ],
 )
-def test_in_the_calm_every_node_deletes_what_is_old(
+def test_every_node_deletes_old_messages_in_the_recovery_phase(
     run: RunMaker, recovery_s: int, round_s: int, event: tuple[str, int], finds: bool
 ) -> None:
     """The first segment is old at 10 s, and nodes are stopped at 95 s."""
@@ -83,14 +83,14 @@ def test_in_the_calm_every_node_deletes_what_is_old(
 
 
 @pytest.mark.parametrize(("disk_ms", "finds"), [(1, True), (50, True), (2000, False)])
-def test_a_slow_disk_keeps_what_is_old_until_its_mark_rises(
+def test_slow_disk_keeps_old_segments_until_its_mark_rises(
     run: RunMaker, disk_ms: int, *, finds: bool
 ) -> None:
     run.record.facts["disks_ns"] = dict.fromkeys(run.nodes, disk_ms * MS)
-    test_in_the_calm_every_node_deletes_what_is_old(run, 60, 1, ("start", 0), finds)
+    test_every_node_deletes_old_messages_in_the_recovery_phase(run, 60, 1, ("start", 0), finds)
 
 
-def test_a_segment_is_old_when_what_stands_behind_it_is(run: RunMaker) -> None:
+def test_segment_is_old_when_the_next_one_is(run: RunMaker) -> None:
     """Nothing was written for half a minute."""
     run.record.recovery_ns, run.record.stop_ns = 60 * SECOND, 95 * SECOND
     run.record.facts["retention_round_ns"] = SECOND

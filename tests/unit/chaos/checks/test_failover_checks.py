@@ -32,7 +32,7 @@ def hand_over(maker: RunMaker) -> None:
     maker.event(105 * MS, "b2", "promote", former="b1", written=0, epoch=2)
 
 
-def test_a_turn_is_judged_where_it_is_asked_for(maker: RunMaker) -> None:
+def test_change_of_leader_is_judged_where_requested(maker: RunMaker) -> None:
     assert results(judge(maker))["leader-turns"].verdict is Verdict.NOT_APPLICABLE
 
 
@@ -99,9 +99,7 @@ def test_a_position_over_a_turn(maker: RunMaker, reported: int) -> None:
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_busy_machine_is_excused_only_where_it_handed_nothing_over(
-    maker: RunMaker, ended: bool
-) -> None:
+def test_busy_machine_is_excused_only_without_a_handover(maker: RunMaker, ended: bool) -> None:
     positions_over_a_turn(maker, 6)
     maker.record.backend = "process"
     if ended:

@@ -693,7 +693,7 @@ def test_it_finds_just_that(run: RunMaker, change: Change, expected: set[str], p
     ("start_s", "kill_s", "expected"),
     [(60, None, False), (60, 55, True), (60, 61, False), (70, None, True)],
 )
-def test_a_member_may_ask_for_a_while_until_it_is_killed(
+def test_member_may_ask_until_it_is_killed(
     run: RunMaker, start_s: int, kill_s: int | None, expected: bool
 ) -> None:
     """A member last seen at 50 s may have reported its position to a master that started after
@@ -710,7 +710,7 @@ def test_a_member_may_ask_for_a_while_until_it_is_killed(
 @pytest.mark.parametrize(
     ("at_s", "expected"), [(70, (1, 0)), (79, (0, 1)), (80, (0, 1)), (90, (1, 0))]
 )
-def test_a_place_may_be_passed_at_a_second_master(
+def test_position_may_be_passed_at_a_second_master(
     run: RunMaker, at_s: int, expected: tuple[int, int]
 ) -> None:
     """A second master may have delivered an unacknowledged message there."""
@@ -746,7 +746,7 @@ def test_without_groups_their_checks_are_beside_the_point(run: RunMaker) -> None
 
 
 @pytest.mark.parametrize(("at_ms", "expected"), [(240, (0, 1)), (79_000, (1, 0))])
-def test_what_was_passed_before_it_was_lost_may_be_committed_again(
+def test_message_passed_before_its_loss_may_be_committed_again(
     tmp_path: Path, at_ms: int, expected: tuple[int, int]
 ) -> None:
     run = RunMaker(tmp_path / "run", nodes=("b1",))
@@ -757,7 +757,7 @@ def test_what_was_passed_before_it_was_lost_may_be_committed_again(
 
 @pytest.mark.parametrize("is_answered", [True, False])
 @pytest.mark.parametrize(("at_ms", "expected"), [(90, (0, 1)), (97, (1, 0))])
-def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
+def test_member_with_a_tag_filter_may_have_passed_lost_messages(
     tmp_path: Path, at_ms: int, expected: tuple[int, int], is_answered: bool
 ) -> None:
     """An unanswered commit counts from its begin."""
@@ -779,7 +779,7 @@ def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
     ],
     ids=["lost", "of another queue", "sent later", "too few"],
 )
-def test_a_place_is_given_again_only_where_messages_were_lost(
+def test_place_is_delivered_again_only_after_a_loss(
     tmp_path: Path, lost_ms: int, queue: int, newer: int, expected: tuple[int, int]
 ) -> None:
     """A loss point without a loss must not excuse everything that a group with a tag filter missed
@@ -798,7 +798,7 @@ def test_a_place_is_given_again_only_where_messages_were_lost(
     ("tags", "at_ms", "expected"),
     [(["t"], 1500, (0, 1)), (["t"], 40_000, (1, 0)), ([], 1500, (1, 0)), ([], 240, (0, 1))],
 )
-def test_a_lost_message_of_another_tag_is_passed_without_being_given(
+def test_lost_message_of_another_tag_is_passed_undelivered(
     tmp_path: Path, tags: list[str], at_ms: int, expected: tuple[int, int]
 ) -> None:
     """A member records its answer up to two seconds later."""
@@ -820,7 +820,7 @@ def test_a_lost_message_of_another_tag_is_passed_without_being_given(
         (40_000, (3_000, 39_000), (1, 0)),
     ],
 )
-def test_who_was_given_what_was_lost_is_beyond_what_comes_to_stand_there(
+def test_receiver_of_a_lost_message_is_beyond_its_successor(
     tmp_path: Path, at_ms: int, paused: tuple[int, ...], expected: tuple[int, int]
 ) -> None:
     """Delivered by a node that still had it, but not long after it was lost everywhere; or the

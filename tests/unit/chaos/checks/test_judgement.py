@@ -91,7 +91,7 @@ def test_a_cut_history_proves_nothing(run: RunMaker) -> None:
     assert by_id["equal-logs"].passed
 
 
-def test_a_cut_history_does_not_hide_a_broken_store(run: RunMaker) -> None:
+def test_truncated_history_does_not_hide_a_broken_store(run: RunMaker) -> None:
     run.after.append(lambda path: os.truncate(path / "stores" / "b2" / "checkpoint", 10))
     run.write()
     os.truncate(run.path / HISTORY_FILE, 20)
@@ -121,13 +121,13 @@ def test_a_master_nobody_knows_is_not_a_pass(run: RunMaker) -> None:
     assert "had no master" in results(judgement)["lost-write"].note
 
 
-def test_a_trace_that_is_none_is_not_a_pass(run: RunMaker) -> None:
+def test_invalid_trace_is_not_a_pass(run: RunMaker) -> None:
     run.write()
     (run.path / TRACE_FILE).write_bytes(b"nonsense")
     assert str(judge_run(run.path).verdict) == "unknown"
 
 
-def test_a_trace_with_a_flipped_bit_is_not_a_pass(run: RunMaker) -> None:
+def test_trace_with_a_flipped_bit_is_not_a_pass(run: RunMaker) -> None:
     run.trace = Trace()
     run.trace.node("b1").add(1, 200, 100)
     run.write()

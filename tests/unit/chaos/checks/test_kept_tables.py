@@ -205,7 +205,7 @@ def promoted_with_first_queue(run: RunMaker) -> None:
         (lambda run: promoted(run, 16), 2, 4, (1, 0)),
     ],
 )
-def test_a_topic_has_its_queues_unless_its_master_never_copied_them(
+def test_topic_has_its_queues_unless_its_master_never_copied_them(
     run: RunMaker, change: Change, created: int, columns: int, expected: tuple[int, int]
 ) -> None:
     """A topic that was rebuilt from the log alone has as many queues as its messages name."""
@@ -224,7 +224,7 @@ def test_a_topic_has_its_queues_unless_its_master_never_copied_them(
 
 
 @pytest.mark.parametrize(("write", "expected"), [(4, (0, 1)), (16, (1, 0)), (1, (1, 0))])
-def test_a_send_makes_a_topic_with_as_many_queues_to_write_as_to_read(
+def test_send_makes_a_topic_with_equal_queue_numbers(
     run: RunMaker, write: int, expected: tuple[int, int]
 ) -> None:
     run.record.topics = {TOPIC: 2}

@@ -767,12 +767,12 @@ def test_what_listeners_were_called_for(run: RunMaker, change: Change, expected:
     assert violated(run.judge(only=IDS)) == expected
 
 
-def test_where_nobody_listened_there_is_nothing_to_look_at(tmp_path: Path) -> None:
+def test_run_without_listeners_has_nothing_to_check(tmp_path: Path) -> None:
     judgement = RunMaker(tmp_path / "run").judge(only=IDS)
     assert {judgement.result(one).verdict for one in IDS} == {Verdict.NOT_APPLICABLE}
 
 
-def test_a_run_that_came_to_no_calm_phase_has_nothing_late_in_it(run: RunMaker) -> None:
+def test_run_without_a_calm_phase_has_nothing_late(run: RunMaker) -> None:
     late(run)
     run.record.recovery_ns = 0
     assert run.judge(only=IDS).result("late-delayed-call").verdict is Verdict.NOT_APPLICABLE
@@ -849,7 +849,7 @@ def _stands(accepted: dict[str, int], built: Made, stays: str) -> dict[str, int]
         ("", 7, "no more", (1, 0)),
     ],
 )
-def test_a_delayed_message_was_passed_only_at_its_own_place(
+def test_delayed_message_was_passed_only_at_its_own_place(
     run: RunMaker, topic: str, offset: int, stays: str, expected: tuple[int, int]
 ) -> None:
     """A group got another message there before the loss, which freed the place again."""
@@ -880,7 +880,7 @@ def test_a_delayed_message_was_passed_only_at_its_own_place(
 
 
 @pytest.mark.parametrize(("stands", "expected"), [(False, (0, 1)), (True, (1, 0))])
-def test_a_member_in_order_that_left_is_excused_only_where_the_record_is_gone(
+def test_departed_ordered_member_is_excused_only_for_lost_records(
     run: RunMaker, *, stands: bool, expected: tuple[int, int]
 ) -> None:
     """A loss at that time may have been of other messages."""

@@ -108,7 +108,7 @@ def cut_master(bound: Bound, *, durable: int, kept_messages: int, others_hold: i
     bound.survive(kept_messages)
 
 
-def test_async_flush_may_lose_what_was_not_on_disk(bound: Bound) -> None:
+def test_async_flush_may_lose_unsynced_messages(bound: Bound) -> None:
     cut_master(bound, durable=20, kept_messages=22)
     judgement = bound.judge()
     assert violated(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
@@ -127,7 +127,7 @@ def test_async_flush_may_lose_what_was_not_on_disk(bound: Bound) -> None:
     ]
 
 
-def test_what_may_be_lost_is_a_miss_where_the_scenario_expects_no_loss(bound: Bound) -> None:
+def test_permitted_loss_is_a_miss_where_none_is_expected(bound: Bound) -> None:
     cut_master(bound, durable=20, kept_messages=22)
     bound.run.record.expect = Expectation(loss="none")
     judgement = bound.judge()
@@ -155,7 +155,7 @@ def test_sync_flush_loses_nothing_by_a_power_cut(bound: Bound) -> None:
 
 
 @pytest.mark.parametrize(("before", "expected"), [(0, set()), (1, {"acked-before-durable"})])
-def test_what_listeners_are_sent_is_acknowledged_like_all_else(
+def test_sends_to_listeners_are_acknowledged_like_others(
     bound: Bound, before: int, expected: set[str]
 ) -> None:
     """A record ends at least its minimum size after its start."""
@@ -186,7 +186,7 @@ def test_what_listeners_are_sent_is_acknowledged_like_all_else(
         ),  # and nothing had lied when the power went
     ],
 )
-def test_a_disk_that_lied_excuses_its_node_from_then_on(
+def test_lying_disk_excuses_its_node_from_then_on(
     bound: Bound, lied_ns: int, expected: set[str]
 ) -> None:
     bound.promise(flush="sync")
@@ -234,7 +234,7 @@ def test_a_slaves_power_cut_takes_nothing(bound: Bound) -> None:
 
 
 @pytest.mark.parametrize("emptied", [("b2", "b3"), ("b2",), ()])
-def test_a_new_disk_loses_all_once_the_slaves_that_hold_it_are_emptied(
+def test_new_disk_loses_all_once_its_slaves_are_emptied(
     bound: Bound, emptied: Sequence[str]
 ) -> None:
     """A slave that removes it on its own has lost it."""
@@ -308,7 +308,7 @@ def promote(bound: Bound, node: str, *, messages: int) -> None:
         (CUT_NS + 9 * MS, 0, True, False),
     ],
 )
-def test_the_promoted_may_have_lost_what_was_damaged_there(
+def test_promoted_slave_may_have_lost_its_damaged_records(
     bound: Bound, at_ns: int, missing: int, is_told: bool, is_allowed: bool
 ) -> None:
     bound.promise(flush="async", replication="sync", copies=2)
@@ -328,7 +328,7 @@ def test_the_promoted_may_have_lost_what_was_damaged_there(
     assert row["allowed_messages"] == 3 * is_allowed
 
 
-def test_who_is_elected_may_not_have_lost_what_was_damaged_there(bound: Bound) -> None:
+def test_elected_leader_may_not_have_lost_its_damaged_records(bound: Bound) -> None:
     bound.promise(flush="async", replication="sync", copies=2)
     bound.run.record.facts["elects"] = True
     for node, lag in (("b1", 0), ("b2", 0), ("b3", 5)):
@@ -342,7 +342,7 @@ def test_who_is_elected_may_not_have_lost_what_was_damaged_there(bound: Bound) -
     assert "lost-write" in violated(bound.judge())
 
 
-def test_async_replication_loses_what_the_promoted_did_not_have(bound: Bound) -> None:
+def test_async_replication_loses_messages_the_promoted_lacked(bound: Bound) -> None:
     bound.writes("b1")
     bound.writes("b2", lag=3)
     bound.writes("b3", lag=5)
@@ -401,7 +401,7 @@ def test_a_controller_must_not_choose_the_shorter_slave(bound: Bound) -> None:
     assert results(judgement)["lost-write"].found == 4
 
 
-def test_a_bound_that_was_not_observed_is_not_guessed(bound: Bound) -> None:
+def test_unobserved_bound_is_not_guessed(bound: Bound) -> None:
     bound.run.trace = None
     bound.run.strike(CUT_NS, "b1", "powercut")
     bound.back("b1", messages=COUNT)
@@ -491,7 +491,7 @@ def diverge(bound: Bound) -> None:
     bound.holds("b2", BACK_NS + 1, messages=20)
 
 
-def test_a_stale_log_of_the_right_length_is_no_copy(bound: Bound) -> None:
+def test_stale_log_of_the_right_length_is_no_copy(bound: Bound) -> None:
     """After unclean loss a slave that refused holds as many bytes, with other content."""
     diverge(bound)
     judgement = bound.judge()
@@ -517,9 +517,7 @@ def test_other_software_may_not_follow_with_another_log(
 
 
 @pytest.mark.parametrize(("node", "expected"), [("b2", [22]), ("b1", []), ("b", [])])
-def test_a_node_that_gives_readers_what_is_not_on_its_disk(
-    bound: Bound, node: str, expected: list[int]
-) -> None:
+def test_node_that_serves_unsynced_messages(bound: Bound, node: str, expected: list[int]) -> None:
     """Only the disk of the node that answered counts, and only if that is known."""
     bound.promise(flush="sync", copies=1)
     bound.writes("b1")
@@ -538,7 +536,7 @@ def test_a_node_that_gives_readers_what_is_not_on_its_disk(
 
 
 @pytest.mark.parametrize(("after_s", "expected"), [(15, []), (40, [20])])
-def test_an_answer_may_be_on_its_way_while_its_disk_is_lost(
+def test_answer_may_travel_while_its_disk_is_lost(
     bound: Bound, after_s: int, expected: list[int]
 ) -> None:
     """A connection may be kept during a partition."""
@@ -557,7 +555,7 @@ def test_an_answer_may_be_on_its_way_while_its_disk_is_lost(
 
 
 @pytest.mark.parametrize("following", [True, False])
-def test_a_former_master_that_follows_again_has_the_whole_log(
+def test_former_master_that_follows_again_has_the_whole_log(
     bound: Bound, tmp_path: Path, following: bool
 ) -> None:
     """Real machines are sampled now and then, so a cut may show in no sample: the log was longer
@@ -594,9 +592,7 @@ def test_a_former_master_that_follows_again_has_the_whole_log(
 
 
 @pytest.mark.parametrize("began_anew", [True, False])
-def test_a_slave_that_says_to_empty_it_is_right_where_one_began_anew(
-    bound: Bound, began_anew: bool
-) -> None:
+def test_slave_may_ask_to_be_emptied_after_a_new_beginning(bound: Bound, began_anew: bool) -> None:
     """`replicas-equal` reports the operator's work, and whether there was a reason."""
     for node in ("b1", "b2", "b3"):
         bound.writes(node)

@@ -268,7 +268,7 @@ def test_ordered_messages_in_another_order(run: RunMaker) -> None:
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0, set()), (None, {"order-violation"})])
-def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
+def test_ordered_reader_had_later_messages_before_a_loss(
     tmp_path: Path, offset: int | None, expected: set[str]
 ) -> None:
     """The message at offset 0 was lost, message 0 got the place, and its reader had already passed
@@ -342,7 +342,7 @@ def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
 @pytest.mark.parametrize(
     ("reported", "expected"), [(False, {"unseen-message", "moved-write"}), (True, set())]
 )
-def test_a_record_that_was_damaged_is_not_where_it_was(
+def test_damaged_record_is_not_at_its_place(
     run: RunMaker, reported: bool, expected: set[str]
 ) -> None:
     """Its queue's number was flipped on the only copy, and copied from there."""

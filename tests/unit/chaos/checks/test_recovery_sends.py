@@ -85,7 +85,7 @@ def test_what_nodes_counted_as_refused_is_excused(
     )
 
 
-def test_a_node_that_nothing_made_busy_may_refuse_nothing(maker: RunMaker) -> None:
+def test_idle_node_may_refuse_nothing(maker: RunMaker) -> None:
     maker.record.facts["burst"] = 0
     store_all_but(maker, 10)
     count_refusals(maker, 10)
@@ -100,7 +100,7 @@ def test_a_count_begins_again_with_a_start(maker: RunMaker) -> None:
     assert violated(maker.judge(only=("sends-succeed",))) == set()
 
 
-def test_a_refused_batch_is_one_refusal_that_was_told(maker: RunMaker) -> None:
+def test_refused_batch_is_one_reported_refusal(maker: RunMaker) -> None:
     store_all_but(maker, 10)
     count_refusals(maker, 8)
     refuse_a_batch(maker, retried_outcome=Outcome.OK)
@@ -144,7 +144,7 @@ RECOVERY_NS = 26_000 * MS
     [(0, 3999, False), (1, 1, False), (2, 1, True), (0, 4000, True)],
 )
 @pytest.mark.parametrize("function", [Function.COMMIT_OFFSET, Function.SEARCH_TIME, Function.TELL])
-def test_what_is_asked_in_the_calm_phase_is_answered_soon(
+def test_calm_requests_are_answered_soon(
     maker: RunMaker, function: Function, unanswered: int, taken_ms: int, is_found: bool
 ) -> None:
     del maker.record.facts["burst"]  # bursts may overload a node
@@ -170,7 +170,7 @@ def test_what_is_asked_in_the_calm_phase_is_answered_soon(
         (Outcome.WEAK, ResponseCode.FLUSH_SLAVE_TIMEOUT, True),
     ],
 )
-def test_what_is_told_in_bursts_may_be_refused_only(
+def test_burst_sends_may_be_refused_only(
     maker: RunMaker, outcome: Outcome, status: int, is_found: bool
 ) -> None:
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
@@ -185,7 +185,7 @@ def test_what_is_told_in_bursts_may_be_refused_only(
     )
 
 
-def test_a_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> None:
+def test_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> None:
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": RECOVERY_NS, "returned_ns": RECOVERY_NS + 4000 * MS}
         yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)
@@ -204,7 +204,7 @@ def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker) -> None:
     assert violated(maker.judge(only=("requests-answered",))) == set()
 
 
-def test_a_run_that_came_to_no_calm_phase_has_no_answers_in_it(maker: RunMaker) -> None:
+def test_run_without_a_calm_phase_has_no_answers_in_it(maker: RunMaker) -> None:
     def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": RECOVERY_NS, "returned_ns": RECOVERY_NS + 4000 * MS}
         yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)

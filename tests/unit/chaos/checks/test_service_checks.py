@@ -59,7 +59,7 @@ def test_an_outage_counts_from_the_last_acknowledgement(
 
 
 @pytest.mark.parametrize(("others_too", "expected"), [(True, {"recovery-time"}), (False, set())])
-def test_a_wait_without_any_failure_is_an_outage_where_nothing_else_was_answered(
+def test_wait_without_failures_is_an_outage_if_nothing_was_answered(
     maker: RunMaker, others_too: bool, expected: set[str]
 ) -> None:
     late = maker.sends[5:] if others_too else maker.sends[5:6]
@@ -69,7 +69,7 @@ def test_a_wait_without_any_failure_is_an_outage_where_nothing_else_was_answered
     assert violated(maker.judge(only=IDS)) == expected
 
 
-def test_a_producer_that_was_held_itself_waits_for_itself(maker: RunMaker) -> None:
+def test_paused_producer_waits_for_itself(maker: RunMaker) -> None:
     fail_between(maker, 5, 6, until_ns=30 * SECOND)
     maker.record.expect = Expectation(rto_s=1.0)
     maker.strike(SECOND, "producer-1", "pause", for_s=20.0)

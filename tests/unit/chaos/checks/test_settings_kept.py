@@ -104,7 +104,7 @@ def test_a_node_says_what_it_was_told(
     assert results(run.judge(only=["settings-kept"]))["settings-kept"].found == count
 
 
-def test_what_it_was_started_with_is_not_known_from_what_it_was_told(tmp_path: Path) -> None:
+def test_initial_settings_do_not_follow_from_later_ones(tmp_path: Path) -> None:
     """The first query began in the previous process."""
     run = RunMaker(tmp_path / "run")
     started(run, 19)

@@ -169,7 +169,7 @@ def test_it_is_found_by_its_rule(run: RunMaker, change: Change, expected: set[st
     assert violated(run.judge()) == expected
 
 
-def test_damage_that_the_node_reports_is_shown_and_allowed(run: RunMaker) -> None:
+def test_reported_damage_is_shown_and_allowed(run: RunMaker) -> None:
     broken_body(run)
     run.event(SECOND, "b2", "damaged", hit="commitlog", kind="flip")
     run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a checksum")
@@ -219,7 +219,7 @@ def test_an_image_may_be_torn(run: RunMaker, cause: str) -> None:
 @pytest.mark.parametrize(
     ("damaged_ns", "expected"), [(SECOND - 1, set()), (SECOND + 1, {"store-images"})]
 )
-def test_an_image_from_before_the_damage_is_not_excused_by_it(
+def test_image_before_the_damage_is_not_excused(
     run: RunMaker, damaged_ns: int, expected: set[str]
 ) -> None:
     image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
@@ -237,7 +237,7 @@ def test_an_image_from_before_the_damage_is_not_excused_by_it(
         (1, "commitlog", {"store-images"}),
     ],
 )
-def test_a_node_that_ends_before_it_has_recovered_tells_of_no_damage(
+def test_node_that_ends_before_recovery_reports_no_damage(
     run: RunMaker, recovered_ns: int, hit: str, expected: set[str]
 ) -> None:
     """Only damage of the file that was hit is excused."""
@@ -252,7 +252,7 @@ def test_a_node_that_ends_before_it_has_recovered_tells_of_no_damage(
 
 
 @pytest.mark.parametrize(("cut", "expected"), [(True, set()), (False, {"store-images"})])
-def test_a_kill_within_a_recovery_finds_what_the_power_cut_left(
+def test_kill_during_recovery_finds_the_power_cuts_leftovers(
     run: RunMaker, cut: bool, expected: set[str]
 ) -> None:
     """The whole log was lost, and remaining queue units point into it."""
@@ -378,7 +378,7 @@ PROMISED: list[tuple[Harm, int, dict[str, object], set[str]]] = [
 
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
 @pytest.mark.parametrize(("spoil", "marked", "changes", "expected"), PROMISED)
-def test_what_the_mark_of_an_image_promises_is_there(
+def test_image_holds_everything_its_mark_promises(
     run: RunMaker,
     tmp_path: Path,
     cause: str,
@@ -407,7 +407,7 @@ def keep_marks(run: RunMaker) -> None:
 
 @pytest.mark.parametrize(("is_reported", "expected"), [(True, set()), (False, {"store-images"})])
 @pytest.mark.parametrize("spoil", [file_gone("rocketbed.ckpt"), folder_gone("index"), unit_gone])
-def test_what_was_durable_may_be_gone_by_damage_that_its_node_reported(
+def test_durable_record_may_be_lost_to_reported_damage(
     run: RunMaker, tmp_path: Path, spoil: Harm, is_reported: bool, expected: set[str]
 ) -> None:
     end = ends(tmp_path)[13]
@@ -425,7 +425,7 @@ def test_what_was_durable_may_be_gone_by_damage_that_its_node_reported(
 
 
 @pytest.mark.parametrize(("event", "expected"), [("wipe", set()), ("start", {"store-images"})])
-def test_a_disk_on_which_nothing_recovered_yet_needs_no_mark(
+def test_disk_before_any_recovery_needs_no_mark(
     run: RunMaker, event: str, expected: set[str]
 ) -> None:
     keep_marks(run)
@@ -443,7 +443,7 @@ def test_a_disk_on_which_nothing_recovered_yet_needs_no_mark(
         ("b2", "kill", 2, set()),  # a slave acknowledges nothing to clients
     ],
 )
-def test_a_kill_leaves_what_was_acknowledged_as_flushed_in_F(
+def test_kill_keeps_the_acknowledged_flushed_offset(
     run: RunMaker, tmp_path: Path, node: str, cause: str, lag: int, expected: set[str]
 ) -> None:
     run.record.promise = Promise(flush="sync", replication="sync", copies=2)
@@ -453,7 +453,7 @@ def test_a_kill_leaves_what_was_acknowledged_as_flushed_in_F(
 
 
 @pytest.mark.parametrize(("cut_s", "expected"), [(50, set()), (61, {"flush-mark-kept"})])
-def test_a_power_cut_leaves_an_older_F_to_the_kill_that_comes_after_it(
+def test_power_cut_leaves_an_older_flushed_offset_to_a_kill(
     run: RunMaker, tmp_path: Path, cut_s: int, expected: set[str]
 ) -> None:
     """An elected leader leads until another one is elected."""
@@ -500,7 +500,7 @@ def test_a_second_process_gives_up_at_once(
 
 
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
-def test_an_image_of_a_living_process_has_an_abort_file(run: RunMaker, cause: str) -> None:
+def test_image_of_a_living_process_has_an_abort_file(run: RunMaker, cause: str) -> None:
     image(run, cause, clean=True)
     assert violated(run.judge()) == {"abort-file-law"}
 
@@ -526,7 +526,7 @@ def test_damage_below_what_was_on_disk(run: RunMaker, durable: int, expected: se
 
 
 @pytest.mark.parametrize(("cause", "expected"), [("kill", {"store-images"}), ("powercut", set())])
-def test_where_a_queue_file_stands_says_nothing_of_the_log(
+def test_place_of_a_queue_file_does_not_depend_on_the_log(
     run: RunMaker, cause: str, expected: set[str]
 ) -> None:
     """A power cut may leave a queue's later file and not the previous one."""
@@ -646,7 +646,7 @@ def cut(run: RunMaker) -> None:
         (None, "exit", set()),  # its next start does it
     ],
 )
-def test_what_a_replica_cuts_is_gone_before_it_follows(
+def test_replica_removes_its_cut_end_before_following(
     run: RunMaker, ends_after: int | None, later_event: str, expected: set[str]
 ) -> None:
     run.record.facts["elects"] = True
@@ -731,7 +731,7 @@ def test_a_node_keeps_what_it_cuts_off(
         ("bytes 0 to 100", 22, {"truncated-bytes-kept"}),
     ],
 )
-def test_damage_that_a_node_cuts_off_before_it_sees_it_is_kept_as_it_is(
+def test_damage_cut_off_unseen_is_kept_unchanged(
     run: RunMaker, place: str, damaged_s: int, expected: set[str]
 ) -> None:
     cut(run)
@@ -791,7 +791,7 @@ def test_reports_that_acknowledge_nothing_written(
 @pytest.mark.parametrize(
     ("second", "expected"), [((1 << 20) - 50, {"dishonest-ack"}), ((1 << 20) + 400, set())]
 )
-def test_a_file_whose_last_record_is_on_disk_is_so_while_the_next_is_written(
+def test_file_with_its_last_record_synced_is_complete(
     run: RunMaker, second: int, expected: set[str]
 ) -> None:
     """The next file is written while the last record of the previous one is durable."""
@@ -862,7 +862,7 @@ def test_a_follower_with_a_slow_disk_gets_on(
 @pytest.mark.parametrize(
     ("cut_s", "expected"), [([79, 87], set()), ([79], {"catch-up-stall"})], ids=str
 )
-def test_a_follower_with_a_slow_disk_may_cut_more_than_once(
+def test_follower_with_a_slow_disk_may_cut_repeatedly(
     run: RunMaker, cut_s: list[int], expected: set[str]
 ) -> None:
     for second in cut_s:
@@ -870,13 +870,13 @@ def test_a_follower_with_a_slow_disk_may_cut_more_than_once(
     test_a_follower_with_a_slow_disk_gets_on(run, 21, 700, 0, expected)
 
 
-def test_a_run_may_end_before_a_cut_on_a_slow_disk_has(run: RunMaker) -> None:
+def test_run_may_end_before_a_slow_cut(run: RunMaker) -> None:
     run.record.stop_ns = 87 * SECOND
     test_a_follower_with_a_slow_disk_gets_on(run, 21, 700, 0, set())
 
 
 @pytest.mark.parametrize(("rate", "expected"), [("4KiB", set()), ("64KiB", {"catch-up-stall"})])
-def test_what_a_connection_holds_goes_on_at_the_rate_of_a_slow_link(
+def test_held_bytes_continue_at_the_rate_of_a_slow_link(
     run: RunMaker, rate: str, expected: set[str]
 ) -> None:
     samples(run, "b1", [50] * 10, master=True)
@@ -906,9 +906,7 @@ def test_images_agree_with_the_final_log(run: RunMaker, time_ns: int) -> None:
 
 
 @pytest.mark.parametrize(("byte", "expected"), [(100, set()), (101, {"equal-image-logs"})])
-def test_a_byte_that_no_checksum_covers_may_become_the_truth(
-    run: RunMaker, byte: int, expected: set[str]
-) -> None:
+def test_unchecked_byte_may_become_the_truth(run: RunMaker, byte: int, expected: set[str]) -> None:
     """It was flipped on b2, which is master later."""
     image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
     hit = f"commitlog/{0:020d} byte {byte}"
@@ -917,7 +915,7 @@ def test_a_byte_that_no_checksum_covers_may_become_the_truth(
 
 
 @pytest.mark.parametrize(("stands_at", "expected"), [(5, set()), (6, {"equal-image-logs"})])
-def test_what_a_second_master_wrote_is_no_part_of_the_truth(
+def test_second_masters_writes_are_no_part_of_the_truth(
     run: RunMaker, tmp_path: Path, stands_at: int, expected: set[str]
 ) -> None:
     """Not before it follows again; only what it had at its promotion counts."""
@@ -933,7 +931,7 @@ def test_what_a_second_master_wrote_is_no_part_of_the_truth(
 
 
 @pytest.mark.parametrize(("written_to", "expected"), [(5, {"equal-image-logs"}), (6, set())])
-def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
+def test_second_master_without_writes_shares_the_truth(
     run: RunMaker, tmp_path: Path, written_to: int, expected: set[str]
 ) -> None:
     """Messages that it has after it follows again are judged."""
@@ -964,7 +962,7 @@ def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
         (7, [3, 5], 6, {"equal-image-logs"}),
     ],
 )
-def test_what_began_an_epoch_that_never_came_to_lead_is_no_part_of_the_truth(
+def test_epoch_that_never_led_is_no_part_of_the_truth(
     run: RunMaker, stands_at: int, epochs_led: list[int], acknowledged: int, expected: set[str]
 ) -> None:
     """An epoch that never led is not in the surviving log."""
@@ -991,7 +989,7 @@ def test_what_began_an_epoch_that_never_came_to_lead_is_no_part_of_the_truth(
         (6, 2, 5, 7, {"equal-image-logs"}),
     ],
 )
-def test_what_a_leader_began_again_alone_is_no_part_of_the_truth(
+def test_leaders_lonely_restart_is_no_part_of_the_truth(
     run: RunMaker,
     tmp_path: Path,
     others_end: int,
@@ -1029,7 +1027,7 @@ def test_an_image_with_other_bytes(run: RunMaker) -> None:
 @pytest.mark.parametrize(
     ("later_event", "expected"), [("", set()), ("followed", {"equal-image-logs"})]
 )
-def test_what_is_being_cut_is_no_part_of_the_truth(
+def test_records_being_cut_are_no_part_of_the_truth(
     run: RunMaker, tmp_path: Path, later_event: str, expected: set[str]
 ) -> None:
     """A power cut leaves what a cut has not reached yet."""

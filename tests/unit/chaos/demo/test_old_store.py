@@ -67,7 +67,7 @@ def test_messages_of_a_deleted_topic_are_left_out(tmp_path: Path) -> None:
     assert "FxTags" in old.topics
 
 
-def test_a_copy_has_the_same_files_but_no_lock(tmp_path: Path) -> None:
+def test_copy_has_the_same_files_but_no_lock(tmp_path: Path) -> None:
     root = unpack("killed", tmp_path / "a")
     (root / "lock").write_bytes(b"lock")
     expected = everything(root)

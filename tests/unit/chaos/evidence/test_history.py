@@ -74,7 +74,7 @@ def test_rows_names_and_events_come_back(tmp_path: Path) -> None:
     assert history.events == [Event(6001, Function.NEMESIS, "m", "kill", {"signal": 9})]
 
 
-def test_what_a_client_was_handed_is_a_row_that_began_and_returned_at_once(tmp_path: Path) -> None:
+def test_delivery_is_a_row_of_one_moment(tmp_path: Path) -> None:
     path = tmp_path / "history"
     with HistoryWriter(path, Ticks()) as writer:
         writer.begin(Function.PULL, process=1, topic="T", node="m").finish(Outcome.OK)

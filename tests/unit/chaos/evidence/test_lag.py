@@ -35,7 +35,7 @@ def test_a_group_is_behind_what_was_acknowledged() -> None:
     assert lag_of(stood(0), sent(4), stood(5)) == 0
 
 
-def test_the_reader_that_is_furthest_behind_counts_over_all_its_queues() -> None:
+def test_slowest_reader_counts_over_all_its_queues() -> None:
     ends = sent(9), sent(9, queue=1)
     assert lag_of(*ends, stood(8), stood(6, queue=1), stood(9, group=2)) == 2 + 4
 
@@ -45,7 +45,7 @@ def test_who_goes_back_is_behind() -> None:
     assert lag_of(sent(4), stood(5), back) == 4
 
 
-def test_a_follower_is_behind_what_its_pull_was_told() -> None:
+def test_follower_lags_behind_the_end_its_pull_reported() -> None:
     pull = row(Function.PULL, process=7, value=6, physical_offset=2, node=SLAVE)
     assert lag_of(pull) == 4
     assert lag_of(pull, sent(9)) == 8

@@ -26,7 +26,7 @@ def test_the_cookie_does_afterwards(access: Access, host: str) -> None:
     assert access.refusal("GET", headers, {}) is None
 
 
-def test_the_cookie_is_not_for_scripts_nor_for_other_sites(access: Access) -> None:
+def test_cookie_is_hidden_from_scripts_and_other_sites(access: Access) -> None:
     assert "HttpOnly" in access.cookie
     assert "SameSite=Strict" in access.cookie
     assert access.cookie.startswith(f"rocketbed-{PORT}=")

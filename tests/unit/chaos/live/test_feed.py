@@ -21,7 +21,7 @@ async def test_the_first_update_is_everything(clock: MockClock) -> None:
         assert await reader.next() == Update(True, {"a": 1, "b": 2})
 
 
-async def test_later_ones_are_what_changed_in_the_order_it_did(clock: MockClock) -> None:
+async def test_later_updates_are_changes_in_order(clock: MockClock) -> None:
     feed = Feed()
     for key in "abc":
         feed.put(key, 0)
@@ -33,7 +33,7 @@ async def test_later_ones_are_what_changed_in_the_order_it_did(clock: MockClock)
         assert (update.whole, list(update.values.items())) == (False, [("c", 1), ("a", 1)])
 
 
-async def test_a_slow_reader_is_given_the_newest_of_many_changes(clock: MockClock) -> None:
+async def test_slow_reader_gets_the_newest_of_many_changes(clock: MockClock) -> None:
     feed = Feed()
     feed.put("a", 0)
     with feed.reader() as slow:
@@ -72,7 +72,7 @@ async def test_changes_within_a_pause_come_together(clock: MockClock) -> None:
     assert 7 <= len(times) <= 1 / PAUSE_S + 1
 
 
-async def test_what_was_dropped_is_not_told_to_new_readers(clock: MockClock) -> None:
+async def test_dropped_values_are_not_sent_to_new_readers(clock: MockClock) -> None:
     feed = Feed()
     feed.put("point:1", {})
     feed.put("point:2", {})
@@ -82,7 +82,7 @@ async def test_what_was_dropped_is_not_told_to_new_readers(clock: MockClock) -> 
         assert (await reader.next()).values == {"point:2": {}}
 
 
-async def test_waiting_for_nobody_outlasts_a_reload_but_not_a_closed_page(
+async def test_waiting_without_pages_survives_a_reload_only(
     clock: MockClock,
 ) -> None:
     feed = Feed()

@@ -22,7 +22,7 @@ def outages(feed: Feed) -> list[tuple[float, float | None]]:
     return [(span["begin"], span["end"]) for span in spans if span["kind"] == "outage"]
 
 
-def test_without_acknowledgements_for_a_second_no_writes_are_taken() -> None:
+def test_second_without_acknowledgements_means_no_writes() -> None:
     feed = Feed()
     health = Health(Picture(feed), GROUPS, rate=60)
     health.update(10, WELL, 5, loaded=True)
@@ -37,7 +37,7 @@ def test_without_acknowledgements_for_a_second_no_writes_are_taken() -> None:
     assert outages(feed) == [(10, 17)]
 
 
-def test_where_few_messages_are_sent_silence_is_waited_for_longer() -> None:
+def test_silence_is_tolerated_longer_at_a_low_rate() -> None:
     feed = Feed()
     health = Health(Picture(feed), GROUPS, rate=1)
     health.update(0, WELL, 5, loaded=True)

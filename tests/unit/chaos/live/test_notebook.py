@@ -42,7 +42,7 @@ def test_what_is_ended_has_lasted_that_long() -> None:
     ]
 
 
-def test_a_start_of_what_others_stopped_is_a_step_of_its_own() -> None:
+def test_start_of_a_node_stopped_by_others_is_a_step() -> None:
     notes = notebook()
     notes.end(("kill", "pause"), "slave-1", 4.0)
     assert steps(notes) == ["at 4s restart b2 down"]

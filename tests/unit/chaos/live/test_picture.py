@@ -30,7 +30,7 @@ def test_a_row_is_one_thing_after_the_other() -> None:
     assert [span[:2] for span in spans] == [(0, 1), (1, 3), (3, None)]
 
 
-def test_a_fault_is_a_band_from_its_begin_to_its_end() -> None:
+def test_fault_is_a_band_from_begin_to_end() -> None:
     drawn, feed = picture()
     step = "at 1s pause b1 for 2s"
     drawn.take(nemesis(1.1, "pause", step, for_s=2.0, began_ns=1_000_000_000, by_hand=True))
@@ -43,14 +43,14 @@ def test_a_fault_is_a_band_from_its_begin_to_its_end() -> None:
     assert band["end"] == 3.1
 
 
-def test_what_is_done_in_a_moment_is_a_line() -> None:
+def test_instant_action_is_a_line() -> None:
     drawn, feed = picture()
     drawn.take(nemesis(1.1, "promote", "at 1s promote b1", began_ns=1_000_000_000))
     (band,) = of_kind(feed, "span")
     assert (band["begin"], band["end"]) == (1.0, 1.0)
 
 
-def test_a_step_heal_ends_links_and_disks_but_no_pause() -> None:
+def test_heal_step_ends_links_and_disks_but_no_pause() -> None:
     drawn, feed = picture()
     for fault in ("isolate", "disk", "pause"):
         drawn.take(nemesis(1, fault, f"at 1s {fault} b1", began_ns=1))
@@ -70,7 +70,7 @@ def test_only_the_last_are_kept() -> None:
     assert texts[-1] == f"event {3 * KEPT['event'] - 1}"
 
 
-def test_what_is_still_so_is_kept_however_old_it_is() -> None:
+def test_ongoing_fault_is_kept_however_old() -> None:
     drawn, feed = picture()
     drawn.enter("ns1", "serving", 0)
     drawn.take(nemesis(1, "isolate", "at 1s isolate b1", began_ns=0))
@@ -84,7 +84,7 @@ def test_what_is_still_so_is_kept_however_old_it_is() -> None:
     assert sum(span["end"] == 9_999 for span in of_kind(feed, "span")) == 1
 
 
-def test_a_node_that_does_not_answer_keeps_its_offsets_marked() -> None:
+def test_silent_node_keeps_its_offsets_marked() -> None:
     drawn, feed = picture()
     drawn.stand("b1", None)
     assert feed.get("at:b1") is None

@@ -139,7 +139,7 @@ async def test_no_answer_lets_another_site_read_it() -> None:
         assert headers["cross-origin-resource-policy"] == "same-origin"
 
 
-async def test_buttons_answer_with_what_was_done_or_why_not() -> None:
+async def test_buttons_answer_with_the_action_or_the_reason() -> None:
     async with site() as here:
         assert await here.press({"action": "kill", "name": "b1"}) == (200, "kill b1")
         assert await here.press({"action": "promote", "name": "b1"}) == (
@@ -150,7 +150,7 @@ async def test_buttons_answer_with_what_was_done_or_why_not() -> None:
             assert (await here.press(wish))[0] == 400, wish
 
 
-async def test_too_much_and_no_http_end_one_connection_only() -> None:
+async def test_oversized_and_invalid_requests_end_one_connection() -> None:
     async with site() as here:
         token = {"x-rocketbed-token": here.token}
         large = await here.ask("POST", "/press", token, b"x" * (BODY_MAX + 1))
@@ -164,7 +164,7 @@ async def test_too_much_and_no_http_end_one_connection_only() -> None:
         assert (await here.ask("GET", f"/?token={here.token}"))[0] == 200
 
 
-async def test_several_browsers_see_updates_and_one_that_goes_is_forgotten() -> None:
+async def test_browsers_share_updates_and_a_closed_one_is_forgotten() -> None:
     async with site() as here:
         here.feed.put("clock", 1)
         request = (

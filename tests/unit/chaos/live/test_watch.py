@@ -22,7 +22,7 @@ def new_cluster(directory: Path, slaves: int = 2) -> LocalCluster:
     return LocalCluster.create(directory, slaves=slaves)
 
 
-async def test_the_same_cluster_with_other_roles_is_watched_on(tmp_path: Path) -> None:
+async def test_cluster_is_watched_on_after_a_role_change(tmp_path: Path) -> None:
     cluster = new_cluster(tmp_path)
     watch = Watch(cluster, Feed(), real_world("test"))
     async with trio.open_nursery() as nursery:

@@ -45,7 +45,7 @@ def test_the_load_is_light() -> None:
         assert 7.9 <= load.rate * load.count <= 20.1
 
 
-def test_a_master_that_may_have_lost_the_end_of_its_log_is_replaced_before_it_comes_back() -> None:
+def test_master_that_may_lack_its_end_is_replaced_first() -> None:
     for seed in SEEDS:
         plan = generate(seed)
         if plan.shape.brokers == 1:
@@ -124,7 +124,7 @@ def elected(seed: int, share: float = 1.0) -> Plan:
     return generate(seed, Generate(failover=share))
 
 
-def test_a_share_of_the_seeds_fails_over_and_the_others_stay_what_they_were() -> None:
+def test_some_seeds_fail_over_and_others_stay_unchanged() -> None:
     plans = [elected(seed, 0.2) for seed in SEEDS]
     assert 40 < sum(plan.shape.failover for plan in plans) < 80
     for plan in plans:

@@ -88,7 +88,7 @@ def test_concrete_steps_are_tried_first_and_the_scenarios_own_else() -> None:
     ]
 
 
-def test_what_does_not_come_back_is_left_as_it_is() -> None:
+def test_finding_that_does_not_recur_is_left_unshrunk() -> None:
     shrunk = shrink_plan(PAIR, "lost-write", lambda plans: [False] * len(plans))
     assert (shrunk.reproduced, shrunk.plan, shrunk.runs) == (False, PAIR, 1)
 

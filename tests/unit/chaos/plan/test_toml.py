@@ -265,7 +265,7 @@ def test_the_name_may_come_from_the_file(tmp_path: Path) -> None:
         read_toml("[cluster]\nbrokers = 1\n", "x")
 
 
-def test_a_backend_that_the_scenario_is_not_made_for() -> None:
+def test_scenario_refuses_an_unsuitable_backend() -> None:
     family = read_toml("name = 'x'\nbackends = ['sim']\n", "x.toml")
     with pytest.raises(ScenarioError, match="not made for process: sim only"):
         family.plan(0, "process")
@@ -274,7 +274,7 @@ def test_a_backend_that_the_scenario_is_not_made_for() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in scenario_names() if name != "soak-swarm"])
-def test_a_shipped_scenario_names_what_it_is_there_to_show(name: str) -> None:
+def test_shipped_scenario_names_the_checks_it_shows(name: str) -> None:
     """The swarm visits everything: a campaign of it fails where a check ran in no seed."""
     checks = load_scenario(name).plan(1).expect.checks
     assert checks

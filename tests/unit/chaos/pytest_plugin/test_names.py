@@ -25,17 +25,17 @@ def name_of(node: str) -> str:
         ("../x/test_a.py::test_one", "x.test_a-test_one"),
     ],
 )
-def test_a_name_has_plain_signs_and_says_whose_it_is(node: str, name: str) -> None:
+def test_name_has_plain_characters_and_its_owner(node: str, name: str) -> None:
     assert name_of(node) == name
 
 
-def test_a_long_name_is_cut_and_still_its_own() -> None:
+def test_long_name_is_cut_and_stays_unique() -> None:
     first, second = (name_of(f"test_a.py::test_one[{'x' * 400}{end}]") for end in "ab")
     assert len(first) == len(second) <= NAME_MAX + 9
     assert first != second
 
 
-def test_a_fixture_wrapped_by_pytest_asyncio_is_the_users_again() -> None:
+def test_fixture_wrapped_by_pytest_asyncio_is_unwrapped() -> None:
     def inner() -> None:
         raise AssertionError
 

@@ -40,7 +40,7 @@ def trace(durable_ns: int) -> Trace:
     return Trace({"b1": NodeTrace(True, times, ends, ends)})
 
 
-def test_a_loss_names_the_power_cut_and_how_long_before_it_was_acknowledged() -> None:
+def test_loss_names_the_power_cut_and_the_age() -> None:
     judged_, record = judgement(judged("lost-write", 9, "messages", [lost(40), lost(10)]))
     (root,) = roots(judged_, record, trace(CUT.begin_ns + MS))
     assert root.sentence == (
@@ -52,13 +52,13 @@ def test_a_loss_names_the_power_cut_and_how_long_before_it_was_acknowledged() ->
     assert root.sentence.endswith("at 0:01.715")
 
 
-def test_a_loss_of_what_was_on_disk_says_when_it_came_there() -> None:
+def test_loss_of_synced_data_says_when_it_was_synced() -> None:
     judged_, record = judgement(judged("lost-write", 9, "messages", [lost(90)]))
     (root,) = roots(judged_, record, trace(CUT.begin_ns - 50 * MS))
     assert root.sentence.endswith("at 0:01.715: on disk 40 ms after the acknowledgement")
 
 
-def test_the_master_of_that_time_is_blamed_before_a_slave_that_fell_first() -> None:
+def test_master_of_the_time_is_blamed_before_an_earlier_slave() -> None:
     example = lost(40)
     example.roles = {"b1": "master", "b2": "slave"}
     judged_, record = judgement(judged("lost-write", 9, "messages", [example]))
@@ -68,7 +68,7 @@ def test_the_master_of_that_time_is_blamed_before_a_slave_that_fell_first() -> N
     assert root.moments == [("b1", 1.715)]
 
 
-def test_findings_of_one_root_stand_in_one_group_and_others_apart() -> None:
+def test_findings_of_one_root_form_one_group() -> None:
     place = Example("two values", value=77, topic="t", queue=0, offset=40)
     judged_, record = judgement(
         judged("inconsistent-offset", 9, "reads", [place]),
@@ -104,7 +104,7 @@ def groups_of(faults: list[FaultSpan], *results: CheckResult) -> list[list[str]]
     return [[one.id for one in root.results] for root in roots(judged_, record, None)]
 
 
-def test_a_crash_and_what_waited_for_the_node_stand_in_one_group() -> None:
+def test_crash_and_waiting_findings_form_one_group() -> None:
     stalls = (
         stall("replicas-equal", "b: after 60 s: b1 does not answer"),
         stall("leader-serves", "b: no master serves 60 s after the faults"),
@@ -131,7 +131,7 @@ def test_findings_after_other_steps_stay_apart() -> None:
     ]
 
 
-def test_a_finding_of_which_a_part_is_elsewhere_stays_apart() -> None:
+def test_finding_partly_elsewhere_stays_apart() -> None:
     time_ns = KILL.end_ns
     examples = [Example("one", node="b1", time_ns=time_ns), Example("other", node="b2", time_ns=1)]
     mixed = judged("catch-up-stall", 9, "samples", examples, severity=Severity.LIVENESS)
@@ -149,7 +149,7 @@ def test_findings_without_a_node_stay_apart() -> None:
     assert groups_of([KILL], *clients) == [["producers-continue"], ["everything-read"]]
 
 
-def test_a_dot_stands_where_the_loss_happened_with_a_line_to_what_showed_it() -> None:
+def test_dot_marks_the_loss_with_a_line_to_its_finding() -> None:
     judged_, record = judgement(judged("lost-write", 9, "messages", [lost(40)]))
     root_losses = roots(judged_, record, None)
     drawing = timeline(Story(end_s=10.0, recovery_s=0.0, roles={"b1": []}), judged_, root_losses)

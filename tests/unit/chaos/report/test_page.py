@@ -84,7 +84,7 @@ def page_of(outcome: Outcome, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("planted", [False, True])
-def test_a_page_stands_alone_and_its_links_lead_somewhere(
+def test_page_is_self_contained_and_its_links_work(
     run_of: Callable[[bool], tuple[Outcome, Path]], planted: bool
 ) -> None:
     text = page_of(*run_of(planted))
@@ -97,7 +97,7 @@ def test_a_page_stands_alone_and_its_links_lead_somewhere(
     assert len(text) < 1_500_000
 
 
-def test_a_green_page_says_what_was_promised_and_lost(
+def test_passing_page_lists_promises_and_losses(
     run_of: Callable[[bool], tuple[Outcome, Path]],
 ) -> None:
     outcome, directory = run_of(False)
@@ -136,7 +136,7 @@ def test_steps_that_never_came_about_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_red_page_names_the_finding_and_what_was_around_it(
+def test_failing_page_names_the_finding_and_its_surroundings(
     run_of: Callable[[bool], tuple[Outcome, Path]],
 ) -> None:
     outcome, directory = run_of(True)
@@ -167,7 +167,7 @@ def test_the_console_ends_with_verdict_loss_and_findings(
     assert any(line.startswith("loss:     allowed") for line in lines)
 
 
-def test_the_console_explains_why_checks_do_not_apply_if_asked(
+def test_console_explains_inapplicable_checks_on_request(
     run_of: Callable[[bool], tuple[Outcome, Path]],
 ) -> None:
     outcome, _ = run_of(False)

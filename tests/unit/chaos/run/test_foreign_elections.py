@@ -50,7 +50,7 @@ def electing() -> tuple[Electing, Members]:
     return backend, Members(Shape(brokers=3, nameservers=1), cast(Backend, backend))
 
 
-async def test_the_first_of_a_group_is_master_before_the_others_start() -> None:
+async def test_first_node_of_a_group_starts_as_master() -> None:
     backend, members = electing()
     await members.start_all()
     assert backend.up == ["b1", "b2", "b3"]
@@ -76,7 +76,7 @@ async def test_an_election_changes_the_leader_once() -> None:
     assert promotions == [("b3", {"former": "b1", "written": 900, "epoch": 2})]
 
 
-async def test_an_election_is_taken_when_its_master_says_where_it_began() -> None:
+async def test_election_counts_once_its_master_reports_its_start() -> None:
     backend, members = electing()
     await members.start_all()
     for elected in (

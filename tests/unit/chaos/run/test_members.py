@@ -52,7 +52,7 @@ def noted_crashes(backend: Slow, members: Members) -> list[str]:
     return [crash.node for crash in record.crashes]
 
 
-async def test_a_fault_that_comes_during_a_start_is_not_forgotten_by_it() -> None:
+async def test_fault_during_a_start_is_remembered() -> None:
     backend = Slow()
     members = Members(Shape(brokers=1), cast(Backend, backend))
     async with trio.open_nursery() as nursery:
@@ -63,7 +63,7 @@ async def test_a_fault_that_comes_during_a_start_is_not_forgotten_by_it() -> Non
     assert noted_crashes(backend, members) == []
 
 
-async def test_a_node_that_is_being_started_has_not_ended() -> None:
+async def test_starting_node_has_not_ended() -> None:
     backend = Slow()
     members = Members(Shape(brokers=1), cast(Backend, backend))
     async with trio.open_nursery() as nursery:

@@ -90,7 +90,7 @@ def test_a_capability_that_is_missing_skips_the_whole(tmp_path: Path) -> None:
         (199, None, 0, ["write-after-disk-failure"]),
     ],
 )
-def test_a_large_campaign_fails_for_a_check_that_never_ran(
+def test_large_campaign_fails_for_a_check_that_never_ran(
     monkeypatch: pytest.MonkeyPatch, seeds: int, ran_in: int | None, code: int, never: list[str]
 ) -> None:
     def run_many(plans: Iterable[Plan], *_: object, **__: object) -> Iterator[Outcome]:
@@ -148,7 +148,7 @@ def test_a_seed_with_a_death_at_many_places(tmp_path: Path) -> None:
         assert any(f"death at disk event {event}: stalled" in line for line in lines)
 
 
-def test_a_corpus_grows_and_seeds_vary_what_it_holds(tmp_path: Path) -> None:
+def test_corpus_grows_and_seeds_vary_its_plans(tmp_path: Path) -> None:
     options = CampaignOptions(seeds=(1, 3), jobs=1, corpus=tmp_path)
     first = run_campaign(FAMILY, options, lambda line: None)
     assert first.new_points > 0
@@ -159,7 +159,7 @@ def test_a_corpus_grows_and_seeds_vary_what_it_holds(tmp_path: Path) -> None:
     assert second_campaign.exit_code == 0
 
 
-def test_a_corpus_and_crash_points_are_for_the_simulation(tmp_path: Path) -> None:
+def test_corpus_and_crash_points_need_the_simulation(tmp_path: Path) -> None:
     options = Options(backend="process", net="plain")
     for campaign in (
         CampaignOptions(options=options, corpus=tmp_path),
@@ -170,9 +170,7 @@ def test_a_corpus_and_crash_points_are_for_the_simulation(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["small", "delays"])
-def test_the_page_of_a_run_of_a_file_says_how_to_run_that_file_again(
-    tmp_path: Path, name: str
-) -> None:
+def test_page_of_a_file_run_shows_the_command(tmp_path: Path, name: str) -> None:
     """Also of one that is named like a scenario that ships."""
     family = replace(FAMILY, name=name, source="/some where/small.toml")
     outcome = run_campaign(family, CampaignOptions(seeds=(1,), report=tmp_path), print).outcomes[0]
@@ -181,7 +179,7 @@ def test_the_page_of_a_run_of_a_file_says_how_to_run_that_file_again(
     assert "rocketbed chaos run &#39;/some where/small.toml&#39; --backend sim --seed 1" in page
 
 
-def test_a_check_that_there_is_not_is_refused_before_the_run(
+def test_unknown_check_is_refused_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.toml"

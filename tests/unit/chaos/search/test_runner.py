@@ -107,9 +107,7 @@ def test_a_process_that_is_killed_is_told_apart(places: Path) -> None:
     assert list(places.iterdir()) == []
 
 
-def test_who_does_not_wait_for_the_rest_ends_it(
-    places: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_interrupt_ends_it_at_once(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "END_S", 600.0)
     began = time.monotonic()
     plans = [replace(PLAN, seed=seed) for seed in range(1, 4)]
@@ -241,6 +239,6 @@ def test_explanations_look_into_groups() -> None:
     assert not is_full(shutil.Error([("a", "b", "[Errno 5] Input/output error")]))
 
 
-def test_an_outcome_without_judgement_is_the_harness_s_fault() -> None:
+def test_outcome_without_judgement_is_a_harness_error() -> None:
     outcome = Outcome(plan=PLAN, backend="sim", error="why")
     assert (outcome.verdict, outcome.exit_code, outcome.finding_ids) == ("harness-error", 4, [])

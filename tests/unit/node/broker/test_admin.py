@@ -100,7 +100,7 @@ def test_topics_that_are_refused(changes: dict[str, str], code: int, remark: str
     with_node(scenario)
 
 
-def test_a_deleted_topic_loses_queues_and_offsets_for_good() -> None:
+def test_deleted_topic_loses_queues_and_offsets_for_good() -> None:
     async def delete(session: Session) -> None:
         await session.heartbeat()
         for _ in range(3):
@@ -126,7 +126,7 @@ def test_a_deleted_topic_loses_queues_and_offsets_for_good() -> None:
 
 
 @pytest.mark.parametrize("path", ["*topics.json*", "*rocketbed.tmp*"])
-def test_a_topic_that_a_full_disk_does_not_let_go_is_there_still(path: str) -> None:
+def test_topic_whose_deletion_fails_on_a_full_disk_stays(path: str) -> None:
     async def scenario(session: Session) -> None:
         await session.send(body=b"old")
         disk = session.world.disk
@@ -210,7 +210,7 @@ def test_groups_are_made_listed_and_deleted() -> None:
     with_node(scenario)
 
 
-def test_a_retry_topic_has_as_many_queues_as_a_topic_may_have() -> None:
+def test_retry_topic_may_have_the_maximum_of_queues() -> None:
     """The group comes from a table or from a master."""
 
     async def scenario(session: Session) -> None:

@@ -49,7 +49,7 @@ async def assigned(session: Session, client: str = "a", **changes: str) -> list[
 # --- modes
 
 
-def test_a_mode_is_kept_as_rocketmq_keeps_it_over_a_power_cut() -> None:
+def test_mode_survives_a_power_cut_in_rocketmqs_format() -> None:
     async def put(session: Session) -> None:
         await session.send()
         await session.heartbeat()
@@ -83,7 +83,7 @@ def test_modes_that_are_refused() -> None:
     with_node(scenario, "autoCreateSubscriptionGroup=false")
 
 
-def test_a_group_is_made_by_its_mode_where_groups_are_made_by_themselves() -> None:
+def test_setting_a_mode_creates_a_group_if_allowed() -> None:
     async def scenario(session: Session) -> None:
         await session.send()
         assert (await set_mode(session, group="new")).code == 0
@@ -119,7 +119,7 @@ def test_entries_of_pop_stay_and_are_answered_as_pull_with_a_warning() -> None:
     assert warning.fields == {"topic": "T", "group": "g"}
 
 
-def test_a_damaged_table_is_left_out_with_a_warning() -> None:
+def test_damaged_table_is_skipped_with_a_warning() -> None:
     run = node_run(modes, image=put_file(b'{"messageRequestModeMap":'))
     assert run.value == b'{"messageRequestModeMap":{}}'
     assert {line.fields["path"] for line in run.log if line.event == "config.defaults"} == {FILE}
@@ -224,7 +224,7 @@ def test_queues_of_all_brokers_are_shared_and_follow_the_members() -> None:
     assert node_run(scenario, NAMED).outcome == "ended"
 
 
-def test_who_is_no_member_has_no_queues_and_what_nobody_knows_changes_nothing() -> None:
+def test_non_member_has_no_queues_and_changes_nothing() -> None:
     async def scenario(session: Session) -> None:
         async with nameserver(session):
             assert await assigned(session) is None, "a group without members"

@@ -124,7 +124,7 @@ def test_missing_table_missing_backup_means_defaults() -> None:
     assert loaded(DiskImage()) == (None, False)
 
 
-def test_an_unreadable_backup_that_is_needed_is_an_error_that_says_what_to_do() -> None:
+def test_unreadable_backup_error_says_what_to_do() -> None:
     image = run_solo(write, 1, 2).image
 
     async def damage(world: World) -> None:
@@ -143,7 +143,7 @@ def test_a_clean_table_is_told_from_its_backup() -> None:
     assert loaded(run_solo(write, 1, 2).image) == (2, True)
 
 
-def test_a_table_that_no_descriptor_is_left_for_is_not_read_from_its_backup() -> None:
+def test_table_without_a_descriptor_does_not_use_its_backup() -> None:
     def crowded(disk: SimDisk) -> None:
         disk.descriptors = 0
 

@@ -97,7 +97,7 @@ def test_many_of_one_moment_come_in_their_order() -> None:
     with_node(scenario)
 
 
-def test_a_message_that_says_where_it_goes_goes_where_it_was_sent() -> None:
+def test_own_delay_property_does_not_redirect_a_message() -> None:
     async def scenario(session: Session) -> None:
         claims = {"DELAY": "1", "REAL_TOPIC": "Other", "REAL_QID": "99999"}
         await session.send("T", b"x", queue_id=1, properties=claims)
@@ -107,7 +107,7 @@ def test_a_message_that_says_where_it_goes_goes_where_it_was_sent() -> None:
     with_node(scenario)
 
 
-def test_a_message_whose_topic_was_deleted_meanwhile_is_dropped_with_a_word() -> None:
+def test_message_of_a_deleted_topic_is_dropped_with_a_warning() -> None:
     async def scenario(session: Session) -> None:
         await session.send("T", b"x", properties={"DELAY": "2"})
         await session.send("U", b"y", properties={"DELAY": "2"})
@@ -121,7 +121,7 @@ def test_a_message_whose_topic_was_deleted_meanwhile_is_dropped_with_a_word() ->
     assert "topic 'T' does not exist any more" in str(dropped.fields["reason"])
 
 
-def test_a_message_whose_queue_is_gone_comes_to_another_one_of_its_topic() -> None:
+def test_message_of_a_removed_queue_goes_to_another_one() -> None:
     async def change(session: Session, queues: int) -> None:
         fields = {
             "topic": "T", "defaultTopic": "TBW102", "readQueueNums": str(queues),
@@ -182,7 +182,7 @@ async def what_came(session: Session) -> tuple[list[bytes], list[bytes]]:
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize("kind", ["kill", "power"])
-def test_a_crash_neither_loses_nor_repeats_a_delayed_message(flush: str, kind: str) -> None:
+def test_crash_neither_loses_nor_repeats_a_delayed_message(flush: str, kind: str) -> None:
     option = f"flushDiskType={flush}"
     events = node_run(load([]), option).events
     for number in range(12):
@@ -199,7 +199,7 @@ def test_a_crash_neither_loses_nor_repeats_a_delayed_message(flush: str, kind: s
 
 
 @pytest.mark.parametrize("table", [{}, {"1": 10}, {"1": 47}, {"1": 10**6}, {"1": -5}, {"9": 3}])
-def test_the_log_has_the_last_word_on_what_was_delivered(table: dict[str, int]) -> None:
+def test_log_decides_which_messages_were_delivered(table: dict[str, int]) -> None:
     """Delivered are some thirty; a table may be old, or from a master that was further."""
     image = node_run(load([]), seconds=3.1).image
     waited, delivered = node_run(what_came, image=with_table(image, table)).value
@@ -208,7 +208,7 @@ def test_the_log_has_the_last_word_on_what_was_delivered(table: dict[str, int]) 
 
 
 @pytest.mark.parametrize("table", [{}, {"2": 3}])
-def test_what_waits_before_a_message_of_a_deleted_topic_comes_after_a_start(
+def test_messages_before_a_deleted_topics_one_survive_a_start(
     table: dict[str, int],
 ) -> None:
     """That one is never delivered, which does not mean that earlier ones were."""
@@ -230,7 +230,7 @@ def test_what_waits_before_a_message_of_a_deleted_topic_comes_after_a_start(
 
 
 @pytest.mark.parametrize("indexed", ["true", "false"])
-def test_a_table_that_is_lost_is_in_the_log(indexed: str) -> None:
+def test_lost_table_is_rebuilt_from_the_log(indexed: str) -> None:
     """A disk that lies, and a power loss: both of its files are empty (swarm seed 860051)."""
     option = f"messageIndexEnable={indexed}"
     image = node_run(load([]), option, seconds=3.1).image
@@ -278,7 +278,7 @@ def test_a_stop_leaves_rocketmq_the_offsets() -> None:
     assert table["offsetTable"] == {"1": COUNT}
 
 
-def test_a_failing_read_delays_what_is_due_and_no_more() -> None:
+def test_failing_read_delays_only_due_messages() -> None:
     async def scenario(session: Session) -> None:
         await session.send("T", b"x", properties={"DELAY": "1"})
         await session.send("T", b"y", properties={"DELAY": "2"})
@@ -340,7 +340,7 @@ def test_messages_that_are_all_the_same_come_each(seconds: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [1, 60], ids=["all the same", "some the same"])
-def test_hundreds_that_are_the_same_within_a_second_come_each(kinds: int) -> None:
+def test_hundreds_of_equal_messages_in_a_second_all_come(kinds: int) -> None:
     """A program that sends one message object again and again; an index knows whole seconds."""
     count = 240
 
@@ -365,7 +365,7 @@ async def look_at_once(session: Session) -> int:
     return len(await session.messages())
 
 
-def test_a_clock_that_is_behind_makes_nothing_come_early() -> None:
+def test_slow_clock_delivers_nothing_early() -> None:
     """After a step of the clock, or a failover to a machine whose clock is behind."""
 
     async def before(session: Session) -> None:
@@ -389,7 +389,7 @@ def test_a_clock_that_is_behind_makes_nothing_come_early() -> None:
     node_run(after, image=node_run(before).image)
 
 
-def test_a_message_of_a_deleted_topic_does_not_come_into_its_successor() -> None:
+def test_message_of_a_deleted_topic_skips_its_successor() -> None:
     async def scenario(session: Session) -> None:
         await session.send("U", b"u", properties={"DELAY": "1"})
         for number in range(200):
@@ -506,7 +506,7 @@ def test_what_retention_took_is_told() -> None:
 
 
 @pytest.mark.parametrize("levels", ["1x", "1s,5s", "-5s 1s", "s"])
-def test_levels_that_are_none_are_refused_at_the_start(levels: str) -> None:
+def test_invalid_levels_are_refused_at_the_start(levels: str) -> None:
     async def scenario(session: Session) -> None:
         raise AssertionError(session)
 
@@ -529,7 +529,7 @@ def test_levels_that_are_none_are_refused_at_the_start(levels: str) -> None:
         ([], [9], []),
     ],
 )
-def test_a_copy_is_of_a_message_that_waited_before_it(
+def test_copy_belongs_to_an_earlier_waiting_message(
     waiting: list[int], delivered: list[int], expected: list[int]
 ) -> None:
     """An index that was damaged for a while made some come twice; when they were sent back these

@@ -100,7 +100,7 @@ def test_where_a_group_stands() -> None:
     with_node(scenario)
 
 
-def test_a_topic_that_a_group_has_left_is_not_shown_while_it_reads_another() -> None:
+def test_abandoned_topic_of_a_group_is_not_shown() -> None:
     async def scenario(session: Session) -> None:
         await sent(session, 1)
         await sent(session, 1, "U")
@@ -114,7 +114,7 @@ def test_a_topic_that_a_group_has_left_is_not_shown_while_it_reads_another() -> 
     with_node(scenario)
 
 
-def test_groups_of_a_topic_are_those_with_positions_and_those_that_read_it() -> None:
+def test_groups_of_a_topic_have_positions_or_readers() -> None:
     async def scenario(session: Session) -> None:
         await sent(session, 1)
         await session.heartbeat("a", group="g", topics={"U": "*"})
@@ -218,7 +218,7 @@ def test_slaves_of_rocketmq_hear_that_no_timer_waits() -> None:
     with_node(scenario)
 
 
-def test_the_minimum_of_a_batch_queue_that_is_empty() -> None:
+def test_minimum_of_an_empty_batch_queue() -> None:
     async def scenario(session: Session) -> None:
         topic = CreateTopicRequest(
             topic="B", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1, perm=6,

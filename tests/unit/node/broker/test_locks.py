@@ -50,7 +50,7 @@ def test_one_client_of_a_group_holds_a_queue() -> None:
     with_node(scenario)
 
 
-def test_a_lock_ends_a_minute_after_it_was_asked_for_the_last_time() -> None:
+def test_lock_expires_a_minute_after_its_last_request() -> None:
     async def scenario(session: Session) -> None:
         await make(session, 1)
         locks = session.node.broker.locks
@@ -70,7 +70,7 @@ def test_a_lock_ends_a_minute_after_it_was_asked_for_the_last_time() -> None:
 @pytest.mark.parametrize(
     "stray", [queue(0, broker="other"), queue(0, topic="U"), queue(4), queue(-1)]
 )
-def test_what_is_no_queue_of_this_broker_is_not_granted(stray: MessageQueue) -> None:
+def test_foreign_queue_is_not_granted(stray: MessageQueue) -> None:
     async def scenario(session: Session) -> None:
         await make(session, 4)
         assert await lock(session, "a", stray, queue(3)) == [3]

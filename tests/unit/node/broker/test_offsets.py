@@ -14,7 +14,7 @@ def queue_max(topic: str, queue_id: int) -> int:
     return ENDS.get((topic, queue_id), 0)
 
 
-async def test_offsets_are_brought_down_to_the_ends_of_their_queues(tmp_path: Path) -> None:
+async def test_offsets_are_lowered_to_their_queues_ends(tmp_path: Path) -> None:
     config = NodeConfig(store=StoreConfig(root=str(tmp_path)))
     offsets = Offsets(real_world("test"), config)
     for group, topic, queue_id, offset in (
@@ -42,7 +42,7 @@ async def test_offsets_are_brought_down_to_the_ends_of_their_queues(tmp_path: Pa
     assert reloaded.bring_down(queue_max) == 0
 
 
-async def test_the_end_of_a_queue_is_asked_for_once_for_all_groups(tmp_path: Path) -> None:
+async def test_queue_end_is_read_once_for_all_groups(tmp_path: Path) -> None:
     offsets = Offsets(real_world("test"), NodeConfig(store=StoreConfig(root=str(tmp_path))))
     for group in ("g", "h", "i"):
         offsets.commit(group, "T", 0, 11)

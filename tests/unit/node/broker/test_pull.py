@@ -159,7 +159,7 @@ def test_commit_flag_stores_the_offset() -> None:
 # --- long polling
 
 
-def test_a_held_pull_is_answered_by_the_next_message() -> None:
+def test_next_message_answers_a_held_pull() -> None:
     async def scenario(session: Session) -> None:
         await fill(session, 1)
         answers: list[Command] = []
@@ -181,7 +181,7 @@ def test_a_held_pull_is_answered_by_the_next_message() -> None:
     with_node(scenario)
 
 
-def test_a_held_pull_is_answered_when_its_time_is_over() -> None:
+def test_held_pull_is_answered_at_its_timeout() -> None:
     async def scenario(session: Session) -> None:
         await fill(session, 1)
         answer = await session.pull(offset=1, flags=4 | 2, hold_ms=15_000)
@@ -191,7 +191,7 @@ def test_a_held_pull_is_answered_when_its_time_is_over() -> None:
     with_node(scenario)
 
 
-def test_messages_that_do_not_fit_only_advance_a_held_pull() -> None:
+def test_filtered_messages_only_advance_a_held_pull() -> None:
     async def scenario(session: Session) -> None:
         await fill(session, 1)
         answers: list[Command] = []
@@ -234,7 +234,7 @@ def test_more_pulls_than_the_limit_are_answered_at_once() -> None:
     with_node(scenario, "rbHeldPullsMax=1")
 
 
-def test_a_peer_that_does_not_read_has_no_more_made_for_it_than_fits_its_outbox() -> None:
+def test_unread_answers_are_limited_by_the_outbox() -> None:
     """A consumer with many held pulls stops reading: one large message wakes them all."""
 
     async def scenario(session: Session) -> None:

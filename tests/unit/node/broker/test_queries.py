@@ -131,7 +131,7 @@ def test_query_gives_at_most_64() -> None:
     with_node(scenario)
 
 
-def test_a_record_is_found_as_often_as_it_names_the_key() -> None:
+def test_record_is_found_once_for_each_of_its_keys() -> None:
     """Upstream does the same: the fixtures' `multi-1` is such a key."""
 
     async def scenario(session: Session) -> None:
@@ -145,7 +145,7 @@ def test_a_record_is_found_as_often_as_it_names_the_key() -> None:
     with_node(scenario)
 
 
-def test_a_record_that_two_index_files_hold_is_found_once() -> None:
+def test_record_in_two_index_files_is_found_once() -> None:
     async def scenario(session: Session) -> None:
         store = session.node.store
         for number in range(3):

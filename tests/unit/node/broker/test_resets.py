@@ -39,7 +39,7 @@ def table(answer: Command) -> dict[int, int]:
     return {queue.queue_id: offset for queue, offset in offsets.items()}
 
 
-def test_the_next_pull_is_told_where_to_go_on() -> None:
+def test_next_pull_is_told_its_reset_offset() -> None:
     async def scenario(session: Session) -> None:
         times = await prepare(session)
         assert table(await reset(session, times[2])) == {0: 2, 1: 0, 2: 0, 3: 0}
@@ -81,7 +81,7 @@ def test_a_held_pull_is_told_at_once() -> None:
     assert with_node(scenario) < 1
 
 
-def test_a_reset_is_told_until_a_member_goes_there() -> None:
+def test_reset_is_repeated_until_a_member_moves() -> None:
     """A pull that its client has given up may be held still, and answered first."""
 
     async def scenario(session: Session) -> None:
@@ -98,7 +98,7 @@ def test_a_reset_is_told_until_a_member_goes_there() -> None:
     with_node(scenario)
 
 
-def test_who_reads_elsewhere_all_the_same_is_told_for_a_while_only() -> None:
+def test_member_ignoring_a_reset_is_told_for_a_while() -> None:
     async def scenario(session: Session) -> None:
         await prepare(session)
         await reset(session, 0)

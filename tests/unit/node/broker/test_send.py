@@ -29,7 +29,7 @@ def outcome(scenario: object, *options: str) -> Command:
     return value
 
 
-def test_a_message_is_stored_and_answered_with_its_position() -> None:
+def test_message_is_stored_and_answered_with_its_position() -> None:
     async def scenario(session: Session) -> None:
         sent = {"KEYS": "k1 k2", "TAGS": "A", "UNIQ_KEY": "AB12", "WAIT": "true", "own": "x y"}
         for number in range(3):
@@ -139,7 +139,7 @@ def test_negative_queue_id_lets_the_broker_choose() -> None:
     assert with_node(scenario) == {"0", "1", "2", "3"}
 
 
-def test_a_batch_is_stored_one_by_one_with_each_its_own_properties() -> None:
+def test_batch_is_stored_as_messages_with_own_properties() -> None:
     items = [
         BatchItem(
             b"b%d" % number, number, f"UNIQ_KEY\x01U{number}\x02KEYS\x01k{number}\x02".encode()
@@ -167,7 +167,7 @@ def test_a_batch_is_stored_one_by_one_with_each_its_own_properties() -> None:
     with_node(scenario)
 
 
-def test_a_batch_to_a_batch_queue_becomes_one_record_and_a_single_message_another() -> None:
+def test_batch_to_a_batch_queue_becomes_one_record() -> None:
     items = [BatchItem(b"x", 0, b""), BatchItem(b"y", 0, b"")]
 
     async def scenario(session: Session) -> None:
@@ -206,7 +206,7 @@ def test_a_batch_to_a_batch_queue_becomes_one_record_and_a_single_message_anothe
     with_node(scenario)
 
 
-def test_a_batch_queue_has_the_keys_and_the_tag_of_its_batch_as_a_scan_of_the_log_says() -> None:
+def test_batch_queue_has_the_keys_and_tag_of_its_batch() -> None:
     async def scenario(session: Session) -> None:
         await make(session, "B", attributes="+queue.type=BatchCQ")
         whole = encode_batch([BatchItem(b"x", 0, b""), BatchItem(b"y", 0, b"")])
@@ -258,7 +258,7 @@ def test_ordered_topics_take_nothing_without_the_brokers_permission(
     with_node(scenario, "brokerPermission=4")
 
 
-def test_an_unknown_topic_is_made_from_the_default_one() -> None:
+def test_unknown_topic_is_created_from_the_default() -> None:
     async def scenario(session: Session) -> None:
         answer = await session.send("New", d=3)
         assert answer.code == 0
@@ -270,7 +270,7 @@ def test_an_unknown_topic_is_made_from_the_default_one() -> None:
     with_node(scenario)
 
 
-def test_sends_that_wait_for_their_new_topic_keep_their_order() -> None:
+def test_sends_waiting_for_a_new_topic_keep_their_order() -> None:
     async def scenario(session: Session) -> list[bytes]:
         for number in range(20):
             session.connection.notify(request(310, send_fields("New"), b"%02d" % number))
@@ -280,7 +280,7 @@ def test_sends_that_wait_for_their_new_topic_keep_their_order() -> None:
     assert with_node(scenario) == [b"%02d" % number for number in range(20)] + [b"last"]
 
 
-def test_a_message_to_a_new_topic_outlives_a_power_cut_right_after_its_answer() -> None:
+def test_message_to_a_new_topic_survives_a_power_cut() -> None:
     async def send(session: Session) -> None:
         answer = await session.send("New", b"kept")
         assert answer.code == 0
@@ -308,7 +308,7 @@ def test_without_automatic_creation_an_unknown_topic_is_refused() -> None:
     assert answer.remark == "topic[New] not exist, apply first please!"
 
 
-def test_a_topic_that_cannot_be_saved_is_answered_not_swallowed() -> None:
+def test_unsaved_topic_gets_an_error_answer() -> None:
     async def scenario(session: Session) -> Command:
         topics = session.node.tables.topics
         topics.delete("gone")
@@ -371,7 +371,7 @@ def test_delay_zero_is_no_delay() -> None:
     assert outcome(scenario).code == 0
 
 
-def test_what_was_consumed_too_often_becomes_a_dead_letter() -> None:
+def test_message_consumed_too_often_becomes_a_dead_letter() -> None:
     async def scenario(session: Session) -> None:
         await session.send("%RETRY%g", b"again", j=16)
         await session.send("%RETRY%g", b"over", j=17, properties={"DELAY": "5"})
@@ -450,7 +450,7 @@ def test_sync_flush_answers_when_the_log_is_flushed() -> None:
     with_node(scenario, "flushDiskType=SYNC_FLUSH")
 
 
-def test_a_message_that_is_in_hand_when_the_disk_fails_is_refused_with_the_reason() -> None:
+def test_message_in_progress_at_a_disk_failure_is_refused() -> None:
     frames: list[bytes] = []
 
     async def scenario(session: Session) -> None:

@@ -36,7 +36,7 @@ async def next_of(session: Session, topic: str, after: int = 0) -> StoredMessage
     return messages[after]
 
 
-def test_who_means_another_message_than_the_one_that_stands_there_is_refused() -> None:
+def test_send_back_of_a_replaced_message_is_refused() -> None:
     """It was given by another master, or before a loss (seed 1271510)."""
 
     async def scenario(session: Session) -> None:
@@ -54,7 +54,7 @@ def test_who_means_another_message_than_the_one_that_stands_there_is_refused() -
     with_node(scenario)
 
 
-def test_a_message_comes_again_later_each_time_and_then_is_dead() -> None:
+def test_message_returns_later_each_time_and_then_dies() -> None:
     async def scenario(session: Session) -> None:
         first = message = await one_message(session, properties={"TAGS": "A", "KEYS": "k"}, h=7)
         levels_s = (10, 30, 60)
@@ -82,7 +82,7 @@ def test_a_message_comes_again_later_each_time_and_then_is_dead() -> None:
     with_node(scenario)
 
 
-def test_the_consumer_may_say_how_late_and_that_it_gives_up() -> None:
+def test_consumer_may_choose_delay_and_give_up() -> None:
     async def scenario(session: Session) -> None:
         message = await one_message(session)
         await send_back(session, message, level=1)
@@ -121,7 +121,7 @@ def test_what_cannot_be_put_back_is_refused() -> None:
 @pytest.mark.parametrize(
     "group", ["a\0b", "../../../../OUTSIDE", "a/b", ".", "a b", "é", "g" * 249]
 )
-def test_a_group_that_no_topic_can_be_named_after_is_refused(group: str) -> None:
+def test_group_unfit_for_a_topic_name_is_refused(group: str) -> None:
     async def scenario(session: Session) -> None:
         message = await one_message(session)
         for level in (1, -1):

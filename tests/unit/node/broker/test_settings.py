@@ -47,7 +47,7 @@ async def version(session: Session) -> int:
 # --- what takes effect
 
 
-def test_a_change_takes_effect_at_once_and_is_shown() -> None:
+def test_change_takes_effect_at_once_and_is_shown() -> None:
     async def scenario(session: Session) -> None:
         before = await version(session)
         assert (await session.send("New")).code == 0
@@ -59,7 +59,7 @@ def test_a_change_takes_effect_at_once_and_is_shown() -> None:
     with_node(scenario)
 
 
-def test_topics_are_made_by_sends_once_that_is_allowed() -> None:
+def test_sends_create_topics_once_allowed() -> None:
     async def scenario(session: Session) -> None:
         assert (await session.send("New")).code == ResponseCode.TOPIC_NOT_EXIST
         assert (await change(session, autoCreateTopicEnable="true")).code == 0
@@ -89,7 +89,7 @@ def test_sends_of_topics_in_use_go_by_the_new_settings_too() -> None:
     with_node(scenario)
 
 
-def test_a_permission_that_is_taken_away_is_told_to_nameservers() -> None:
+def test_removed_permission_is_sent_to_nameservers() -> None:
     async def scenario(session: Session) -> None:
         topics = session.node.tables.topics
         changes: list[list[str]] = []
@@ -103,7 +103,7 @@ def test_a_permission_that_is_taken_away_is_told_to_nameservers() -> None:
     with_node(scenario)
 
 
-def test_a_flush_comes_as_often_as_is_set_now() -> None:
+def test_flush_interval_follows_a_changed_setting() -> None:
     async def scenario(session: Session) -> None:
         await change(session, flushIntervalCommitLog=50, flushCommitLogLeastPages=0)
         await trio.sleep(1)
@@ -142,7 +142,7 @@ def test_all_or_nothing(body: bytes, code: int, expected_text: str) -> None:
     with_node(scenario)
 
 
-def test_keys_that_nobody_reads_are_left_out_with_a_warning() -> None:
+def test_keys_without_effect_are_skipped_with_a_warning() -> None:
     async def scenario(session: Session) -> None:
         answer = await change(session, noSuchKey=1, popPollingSize=2)
         assert (answer.code, answer.remark) == (0, None)
@@ -207,7 +207,7 @@ def file_of(run: SoloRun) -> str:
     return SimDisk(run.image).contents(CONF).decode()
 
 
-def test_a_change_is_in_the_file_when_it_is_answered_and_the_rest_stays() -> None:
+def test_answered_change_is_in_the_file_with_the_rest() -> None:
     async def scenario(session: Session) -> None:
         answer = await change(session, fileReservedTime=12, longPollingEnable="false")
         assert (answer.code, answer.remark) == (0, None)
@@ -220,7 +220,7 @@ def test_a_change_is_in_the_file_when_it_is_answered_and_the_rest_stays() -> Non
     assert file_of(run) == expected + "longPollingEnable=false\n"
 
 
-def test_what_the_next_start_will_not_find_is_said() -> None:
+def test_change_lost_at_the_next_start_is_reported() -> None:
     async def scenario(session: Session) -> str | None:
         answer = await change(session, fileReservedTime=12)
         assert answer.code == 0
@@ -243,6 +243,6 @@ def test_what_the_next_start_will_not_find_is_said() -> None:
     assert CONF in str(warning.fields["reason"])
 
 
-def test_a_file_that_an_editor_made_keeps_its_form() -> None:
+def test_edited_file_keeps_its_form() -> None:
     text = "! one\na = 1\n\n  b:2 \\\n  3\n#c=4\nc 5\nb=6\n"
     assert with_properties(text, {"b": "7", "d": "8"}) == "! one\na = 1\n\nb=7\n#c=4\nc 5\nd=8\n"

@@ -42,7 +42,7 @@ def seen_by_a_start(image: DiskImage, *options: str) -> tuple[bool | None, bool 
     return result
 
 
-def test_T14_only_a_cleanly_loaded_table_says_that_a_topic_is_gone() -> None:
+def test_T14_only_a_cleanly_loaded_table_proves_a_deletion() -> None:
     image = run_solo(make_one).image
     assert seen_by_a_start(image) == (True, False)
 
@@ -81,7 +81,7 @@ def test_a_save_looks_at_the_topics_that_changed(monkeypatch: pytest.MonkeyPatch
     assert "One" not in looked
 
 
-def test_a_slaves_copy_proves_nothing_even_after_it_became_the_master() -> None:
+def test_slaves_table_proves_no_deletion_even_as_master() -> None:
     image = run_solo(make_one, *SLAVE).image
     assert seen_by_a_start(image, *SLAVE) == (True, None)
     assert seen_by_a_start(image) == (True, None)

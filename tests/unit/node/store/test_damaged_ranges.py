@@ -19,7 +19,7 @@ def places(damaged: DamagedRanges) -> list[tuple[int, int]]:
     return [(one.start, one.end) for one in damaged.ranges]
 
 
-def test_a_record_is_refused_only_where_it_meets_damage() -> None:
+def test_record_is_refused_only_where_it_meets_damage() -> None:
     damaged = ranges((300, 400), (100, 200), (200, 250))
     assert places(damaged) == [(100, 200), (200, 250), (300, 400)]
     for offset, size, first in [(199, 1, 100), (50, 300, 100), (200, 9, 200), (250, 51, 300)]:
@@ -74,7 +74,7 @@ def test_damage_far_apart_is_bounded_too_and_all_of_it_is_refused() -> None:
     assert all(damaged.hit(number * step, 200) for number in range(count))
 
 
-def test_a_record_that_is_served_stays_so_between_joined_stretches() -> None:
+def test_served_record_stays_so_between_joined_ranges() -> None:
     damaged = ranges((1000, 1100), is_readable=True)
     for number in range(RANGES_MAX):
         damaged.add(Damage(2000 + number * 400, 2200 + number * 400, "bad"))

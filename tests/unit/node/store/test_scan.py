@@ -50,14 +50,14 @@ def test_any_cut_of_the_last_record_ends_the_log_before_it(spec: Spec) -> None:
             assert (count, end) == (1, len(first)), cut
 
 
-def test_a_zero_at_the_end_of_a_record_is_fine_when_another_follows() -> None:
+def test_zero_at_a_record_end_is_fine_before_another() -> None:
     first = record(Spec(properties=(("P", "x"),)), 0)
     first = first[:-1] + b"\0"
     second = record(Spec(), len(first))
     assert scan((first + second).ljust(SEGMENT, b"\0"))[:2] == (2, len(first + second))
 
 
-def test_a_buffer_that_ends_at_such_a_record_leaves_it_for_the_next() -> None:
+def test_buffer_ending_at_such_a_record_leaves_it() -> None:
     first = record(Spec(properties=TAGS), 0)
     torn = record(Spec(properties=TAGS), len(first))[:-3] + bytes(3)
     for following in range(8):
@@ -65,7 +65,7 @@ def test_a_buffer_that_ends_at_such_a_record_leaves_it_for_the_next() -> None:
     assert scan(first + torn + bytes(8))[:2] == (1, len(first))
 
 
-def test_live_dispatch_reads_what_is_written_as_it_is() -> None:
+def test_live_dispatch_reads_records_without_that_check() -> None:
     whole = record(Spec(properties=(("P", "x"),)), 0)[:-1] + b"\0"
     assert scan(whole.ljust(SEGMENT, b"\0"), check_crc=False)[:2] == (1, len(whole))
 
@@ -82,7 +82,7 @@ PIECES = st.lists(st.sampled_from([*NAMES, *REST]), max_size=14).map(b"".join)
 
 
 @given(st.lists(PIECES, min_size=1, max_size=6))
-def test_what_is_remembered_of_properties_changes_no_tag_and_no_key(texts: list[bytes]) -> None:
+def test_property_cache_changes_no_tag_and_no_key(texts: list[bytes]) -> None:
     """Each text again and again, by one scanner that remembers and by others that do not."""
     remembers = RecordScanner(check_crc=False, delays_ms=[])
     for text in [*texts, *texts]:

@@ -74,7 +74,7 @@ def test_what_is_in_the_way_is_named(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, dangling])
 @pytest.mark.parametrize("depth", ["file", "queue", "topic", "all"])
-def test_what_is_in_the_way_of_a_queue_is_moved_aside(
+def test_obstacle_of_a_queue_is_moved_aside(
     root: Path, depth: str, make: Callable[[Path], None]
 ) -> None:
     """Its units are derived: they are rebuilt from the log."""
@@ -108,7 +108,7 @@ FILES = ("abort", "checkpoint", "rocketbed.ckpt", "rocketbed.flushed", "lock")
 
 @pytest.mark.parametrize("make", [pipe, unix_socket, device])
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_no_file_is_named_where_a_file_belongs(
+def test_non_file_in_place_of_a_file_is_named(
     root: Path, name: str, make: Callable[[Path], None]
 ) -> None:
     """A pipe was waited for, in silence, until somebody wrote into it."""
@@ -121,7 +121,7 @@ def test_what_is_no_file_is_named_where_a_file_belongs(
 
 @pytest.mark.parametrize("make", [Path.mkdir, pipe, unix_socket, device])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_what_is_no_file_is_named_where_a_segment_belongs(
+def test_non_file_in_place_of_a_segment_is_named(
     root: Path, place: int, make: Callable[[Path], None]
 ) -> None:
     """In place of the first segment, of the last, and of the next one."""
@@ -150,7 +150,7 @@ def test_a_pipe_elsewhere_is_left_alone(root: Path) -> None:
     assert all(path.is_fifo() for path in paths)
 
 
-def test_a_heal_names_a_folder_that_has_a_segments_name(root: Path) -> None:
+def test_heal_names_a_folder_with_a_segments_name(root: Path) -> None:
     segment = next((root / "commitlog").iterdir())
     segment.unlink()
     segment.mkdir()
