@@ -52,7 +52,7 @@ def test_failure_is_reported_with_its_replay_command(tmp_path: Path) -> None:
     assert "test_down[sim-1]" in replayed.text
 
 
-def test_replay_applies_the_shrunk_steps_and_reports_a_pass(
+def test_replay_leaves_out_shrunk_steps_and_reports_a_pass(
     tmp_path: Path,
 ) -> None:
     run_suite(tmp_path, "-q", test_down=FAILS)

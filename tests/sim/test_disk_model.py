@@ -227,7 +227,7 @@ def test_every_event_is_a_crash_point_and_the_last_state_is_exact() -> None:
     assert states[14] == {}
 
 
-def test_dead_code_changes_nothing() -> None:
+def test_process_changes_nothing_after_its_death() -> None:
     async def main(world: World) -> None:
         file = world.disk.open("/a", create=True)
         try:

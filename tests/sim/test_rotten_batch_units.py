@@ -540,7 +540,7 @@ def test_copied_unit_is_mended(number: int, source: int) -> None:
     assert units(run.image) == units(good)
 
 
-def test_scrub_starting_after_such_a_record_moves_no_unit() -> None:
+def test_scrub_starting_after_a_wrong_record_moves_no_unit() -> None:
     async def look(store: MessageStore) -> list[int | None]:
         scrub, (queue,) = store.scrubber, store._parts.queues.batch.values()
         entries = scrub._cursor.record_at(int(path.rpartition("/")[2]) + at).entries

@@ -117,7 +117,7 @@ def test_a_health_check_waits_longer_than_the_probe() -> None:
     assert int(timeout) > probe.TIMEOUT_S
 
 
-def test_legacy_builder_skips_unneeded_stages() -> None:
+def test_stages_before_the_node_are_all_needed() -> None:
     """It makes each stage above the target, in the order of the file."""
     stages = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)
     names = [name for _, name in stages]

@@ -300,7 +300,7 @@ def test_cluster_with_taken_addresses_gets_others(docker: FakeApi, tmp_path: Pat
     assert f"namesrvAddr={cluster.nameserver_address}" in lines
 
 
-async def test_failed_start_removes_all_members_and_the_network(
+async def test_last_member_given_up_removes_the_network(
     docker: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "ready_image", lambda daemon: "image")

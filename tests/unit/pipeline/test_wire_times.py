@@ -170,7 +170,7 @@ def test_what_cannot_be_looked_at_leaves_nothing_out() -> None:
     assert since(broker, SPREAD[100]) == 0
 
 
-def test_slave_is_read_where_its_master_deleted() -> None:
+def test_search_covers_messages_deleted_only_at_the_master() -> None:
     """Its search finds only what it has."""
     broker = Broker(SPREAD)
     broker.has_from = 200

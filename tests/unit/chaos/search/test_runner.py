@@ -107,7 +107,9 @@ def test_a_process_that_is_killed_is_told_apart(places: Path) -> None:
     assert list(places.iterdir()) == []
 
 
-def test_second_interrupt_ends_it_at_once(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_results_ends_the_other_runs(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runner, "END_S", 600.0)
     began = time.monotonic()
     plans = [replace(PLAN, seed=seed) for seed in range(1, 4)]

@@ -57,7 +57,7 @@ def test_zero_at_a_record_end_is_fine_before_another() -> None:
     assert scan((first + second).ljust(SEGMENT, b"\0"))[:2] == (2, len(first + second))
 
 
-def test_buffer_ending_at_such_a_record_leaves_it() -> None:
+def test_buffer_ending_at_a_torn_record_leaves_it() -> None:
     first = record(Spec(properties=TAGS), 0)
     torn = record(Spec(properties=TAGS), len(first))[:-3] + bytes(3)
     for following in range(8):
@@ -65,7 +65,7 @@ def test_buffer_ending_at_such_a_record_leaves_it() -> None:
     assert scan(first + torn + bytes(8))[:2] == (1, len(first))
 
 
-def test_live_dispatch_reads_records_without_that_check() -> None:
+def test_live_dispatch_skips_the_torn_end_check() -> None:
     whole = record(Spec(properties=(("P", "x"),)), 0)[:-1] + b"\0"
     assert scan(whole.ljust(SEGMENT, b"\0"), check_crc=False)[:2] == (1, len(whole))
 
