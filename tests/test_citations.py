@@ -211,7 +211,7 @@ def tracked() -> list[Path]:
     return [path for path in paths if path != HERE and (ROOT / path).is_file()]
 
 
-def test_every_citation_leads_to_a_chapter_and_every_link_somewhere() -> None:
+def test_citations_and_links_have_targets() -> None:
     files = tracked()
     assert len(files) > 700
     wrong = [
@@ -259,7 +259,7 @@ def test_the_finder_finds() -> None:
         'ROOT / "docs/guides/spark.md"',
     ],
 )
-def test_what_is_there_is_no_trouble(text: str) -> None:
+def test_valid_references_are_accepted(text: str) -> None:
     assert troubles(text, HERE.absolute()) == []
 
 
@@ -288,7 +288,7 @@ def test_what_is_there_is_no_trouble(text: str) -> None:
         "a torn tail (T25)",
     ],
 )
-def test_what_leads_nowhere_is_found(text: str) -> None:
+def test_broken_references_are_found(text: str) -> None:
     assert {trouble.line for trouble in troubles("first line\n" + text, HERE.absolute())} == {2}
 
 

@@ -224,7 +224,7 @@ def test_outage_banner_has_its_length_and_faults_stay(
     assert outage["end"] - outage["begin"] > 1
 
 
-def test_lag_and_disks_are_shown_and_the_range_is_chosen(live_page: Shown) -> None:
+def test_lag_and_disks_are_shown_for_a_chosen_range(live_page: Shown) -> None:
     page = live_page.page
     page.wait_for("/^[0-9,]+$/.test(document.getElementById('f-lag').textContent)")
     page.wait_for(
@@ -239,7 +239,7 @@ def test_lag_and_disks_are_shown_and_the_range_is_chosen(live_page: Shown) -> No
     assert all(re.fullmatch(r"-?\d+:\d\d", tick) for tick in ticks), ticks
 
 
-def test_the_end_is_shown_with_the_verdict_and_the_report(live_page: Shown) -> None:
+def test_end_shows_the_verdict_and_the_report(live_page: Shown) -> None:
     page, run = live_page.page, live_page.run
     page.wait_for("live.values.get('at:b3').following && live.values.get('at:b2').following")
     page.press("e")

@@ -209,7 +209,9 @@ def test_an_image_that_does_not_build_says_why(
         images.build(daemon, "none")
 
 
-def test_a_full_disk_of_the_daemon_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_of_the_daemon_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "source"
     (root / "compose").mkdir(parents=True)
     (root / "compose/Dockerfile").write_text("FROM scratch AS node\nCOPY big /big\n")
@@ -228,7 +230,7 @@ def test_a_full_disk_of_the_daemon_is_said(tmp_path: Path, monkeypatch: pytest.M
             volume.destroy()
 
 
-def test_one_directory_has_one_daemon(docker_host: str) -> None:
+def test_directory_has_a_single_daemon(docker_host: str) -> None:
     directory = Path(__file__).parents[2] / ".docker"
     with (
         pytest.raises(DockerError, match=f"another program has .*{docker_host}"),

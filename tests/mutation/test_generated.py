@@ -127,7 +127,7 @@ def test_a_harness_that_fails_is_a_find(ask: Ask) -> None:
     assert verdicts[0].error
 
 
-def test_what_is_left_is_written_with_its_difference(ask: Ask, tmp_path: Path) -> None:
+def test_survivors_are_written_with_their_diffs(ask: Ask, tmp_path: Path) -> None:
     progress, _ = ask(BUG, HARMLESS, UNVISITED)
     path = tmp_path / "survivors.txt"
     assert write_survivors(progress, path) == 1
@@ -148,7 +148,7 @@ def test_source_edited_during_the_search_is_no_find(ask: Ask) -> None:
         changed.plant()
 
 
-def test_a_suite_that_fails_by_itself_cannot_judge(tmp_path: Path) -> None:
+def test_failing_suite_cannot_judge(tmp_path: Path) -> None:
     bad = replace(LONE, expect=replace(LONE.expect, checks=("recovery-time",)))
     with pytest.raises(VisitError, match="lone/1 fails with nothing planted: unknown"):
         measure([Trial(plan=bad)], SOURCES, tmp_path / "visits.json", jobs=1, say=print, warn=print)
@@ -181,7 +181,7 @@ def test_digest_covers_everything_a_run_depends_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_only_a_session_finds_bears_its_name(tmp_path: Path) -> None:
+def test_session_find_is_named_after_its_session(tmp_path: Path) -> None:
     """Sessions come last, all that visit the line, and tell what they find by their name."""
     bug = mutant("Retention._tight", "return not (", RETENTION)
     session = Trial(plan=Plan(name="room", seed=1), session=partial(run_room, 1), kind="session")
@@ -193,7 +193,7 @@ def test_what_only_a_session_finds_bears_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_only_tests_find_is_counted_apart(tmp_path: Path) -> None:
+def test_finds_by_tests_alone_are_counted_apart(tmp_path: Path) -> None:
     folder = tmp_path / "tests"
     folder.mkdir()
     looks = "from rocketbed.node.config.node_config import make_config\n\n"
@@ -240,6 +240,6 @@ def test_a_slice_of_all_sources(tmp_path: Path) -> None:
     assert row["found"] >= SCORE_MIN * (row["found"] + row["not found"]), f"{row}\n{survivors}"
 
 
-def test_a_key_that_was_not_drawn_is_named(ask: Ask) -> None:
+def test_undrawn_key_is_named(ask: Ask) -> None:
     with pytest.raises(UnknownMutant, match="0123: not among"):
         ask(replace(BUG, key="0123"))

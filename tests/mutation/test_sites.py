@@ -79,7 +79,7 @@ def test_returned_bool_is_negated() -> None:
         "a(b, self.names)",
     ],
 )
-def test_what_no_run_could_show_is_passed_over(body: str) -> None:
+def test_unobservable_edits_are_skipped(body: str) -> None:
     changed = changes(body, head="def __init__(self, a: int, b: int) -> None:")
     assert {name: lines for name, lines in changed.items() if lines != ["pass"]} == {}
     assert changed == {} or body.startswith("a("), (
@@ -137,7 +137,7 @@ def test_edits_that_fail_or_change_nothing_are_not_drawn() -> None:
     assert draw(9, 1, [source_of(frees)]) == []
 
 
-def test_the_draw_is_the_seed_s_and_each_module_has_its_share() -> None:
+def test_draw_follows_the_seed_and_covers_each_module() -> None:
     sources = read_sources(mutated=("replication", "routing", "client/flow.py"))
     drawn = draw(110, 7, sources)
     assert [one.key for one in draw(110, 7, sources)] == [one.key for one in drawn]

@@ -45,7 +45,7 @@ def test_damage_is_found_there_too(azure: AzureServer, tmp_path: Path) -> None:
     assert [why for _, why in reasons(actual_rows)] == ["crc_mismatch", "torn_tail"]
 
 
-def test_what_is_not_there_is_named(azure: AzureServer) -> None:
+def test_missing_store_is_named(azure: AzureServer) -> None:
     with pytest.raises(PipelineError, match=f"{ADDRESS}/nope is no store directory"):
         rows(f"{ADDRESS}/nope", **azure.options)
 

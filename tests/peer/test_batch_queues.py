@@ -26,7 +26,7 @@ def contents(rows: list[Row]) -> Contents:
 @pytest.mark.parametrize(
     ("first", "second"), [("rocketmq", "rocketbed"), ("rocketbed", "rocketmq")]
 )
-async def test_batches_and_single_messages_of_a_batch_topic_survive_the_change(
+async def test_batch_topic_messages_survive_a_change_of_broker(
     site: Site, first: Kind, second: Kind
 ) -> None:
     await site.start_nameserver("rocketbed")

@@ -102,7 +102,7 @@ async def test_directory_of_the_group_boots_in_the_real_broker(site: Site) -> No
 
 
 @pytest.mark.ci
-async def test_a_real_slave_follows_whoever_leads(site: Site) -> None:
+async def test_real_slave_follows_each_leader(site: Site) -> None:
     async with group(site) as cluster:
         first = await leader_of(cluster)
         async with site.admin() as admin:
@@ -146,7 +146,7 @@ async def test_a_real_slave_follows_whoever_leads(site: Site) -> None:
         assert_prefix(slave.store, cluster.member_directory(name) / "store")
 
 
-async def test_javas_clients_go_on_over_the_death_of_a_leader(site: Site) -> None:
+async def test_java_clients_continue_after_the_death_of_a_leader(site: Site) -> None:
     rows: list[dict[str, Any]] = []
 
     def of(kind: str, start: str = "") -> list[dict[str, Any]]:
@@ -192,7 +192,7 @@ async def test_javas_clients_go_on_over_the_death_of_a_leader(site: Site) -> Non
 
 
 @pytest.mark.parametrize("installation", ["5.3.3", "5.5.0"], indirect=True)
-async def test_javas_default_producer_goes_on_at_another_group(site: Site) -> None:
+async def test_java_producer_falls_back_to_another_group(site: Site) -> None:
     """It asks for routes every 30 s only, but what one broker does not take it tries elsewhere."""
     rows: list[dict[str, Any]] = []
 

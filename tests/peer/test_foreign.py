@@ -65,7 +65,7 @@ def events(outcome: Outcome, kind: str) -> list[Event]:
 
 
 @pytest.mark.ci
-def test_flushed_messages_become_unreachable_when_power_goes_after_a_roll(
+def test_power_loss_after_a_roll_loses_flushed_messages(
     run: Callable[..., Outcome],
 ) -> None:
     """T1, RocketMQ's issues 678 and 10073: all is in the log, and queues do not lead to it."""
@@ -90,7 +90,7 @@ def test_kills_take_nothing(run: Callable[..., Outcome]) -> None:
     assert "rocketmq-5.3.3" in check(outcome, "recovery-idempotent").note
 
 
-def test_a_controller_elects_who_holds_everything(run: Callable[..., Outcome]) -> None:
+def test_controller_elects_a_complete_replica(run: Callable[..., Outcome]) -> None:
     outcome = run(FAILOVER, "controller")
     assert (outcome.verdict, outcome.finding_ids) == ("pass", [])
     (election,) = events(outcome, "promote")

@@ -22,7 +22,7 @@ def test_missing_tool_is_named_with_the_package(
         install()
 
 
-def test_a_failed_download_is_told_and_tried_again(
+def test_failed_download_is_reported_and_retried(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tests.support.peer.installation.DIRECTORY", tmp_path)

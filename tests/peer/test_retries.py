@@ -44,7 +44,7 @@ async def test_java_consumers_put_messages_back(site: Site) -> None:
 
 
 @pytest.mark.parametrize("installation", ["5.3.3", "5.5.0"], indirect=True)
-async def test_all_come_once_whoever_serves_the_directory(site: Site) -> None:
+async def test_all_messages_come_once_at_either_broker(site: Site) -> None:
     await site.start_nameserver("rocketmq")
     broker = site.broker()
     await site.start(broker, "rocketbed")

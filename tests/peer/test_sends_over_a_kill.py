@@ -23,7 +23,7 @@ LIMIT_S: Final = 150.0
 @pytest.mark.ci
 @pytest.mark.parametrize("installation", ["5.5.0"], indirect=True)
 @pytest.mark.parametrize("kind", ["rocketbed", "rocketmq"])
-async def test_what_is_said_of_a_send_is_so(site: Site, kind: Kind) -> None:
+async def test_outcome_of_each_send_is_true(site: Site, kind: Kind) -> None:
     await site.start_nameserver(kind)
     broker = site.broker(settings={"flushDiskType": "SYNC_FLUSH"})
     await site.start(broker, kind)

@@ -87,7 +87,7 @@ async def test_spins(cluster):
     assert "in test_spins, not awaiting" in ran.text
 
 
-def test_in_simulation_it_is_skipped_with_the_reason(tmp_path: Path) -> None:
+def test_simulation_skips_with_the_reason(tmp_path: Path) -> None:
     suite = "@pytest.mark.asyncio\nasync def test_one(cluster):\n    pass\n"
     ran = run_suite(tmp_path, "-rs", "--rb-backend", "sim", test_one=suite)
     assert ran.counts() == {"skipped": 1}, ran.text

@@ -24,7 +24,7 @@ async def test_down(cluster, chaos, rb_seed):
 
 @pytest.mark.ci
 @pytest.mark.parametrize("options", [(), ("-p", "no:trio"), ("-o", "trio_mode=true")])
-def test_the_example_holds_next_to_pytest_trio_and_without_it(
+def test_example_works_with_and_without_pytest_trio(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     ran = run_suite(tmp_path, "--rb-seeds", "3", *options, test_orders=EXAMPLE)
@@ -105,7 +105,7 @@ async def test_group(cluster):
     assert "KeyError: 'inner'" in ran.text
 
 
-def test_fixtures_of_the_user_run_where_the_body_does(tmp_path: Path) -> None:
+def test_user_fixtures_run_in_the_bodys_process(tmp_path: Path) -> None:
     suite = """
 @pytest.fixture
 def base():
@@ -197,7 +197,7 @@ def test_x_k_and_lf_are_pytests_own(tmp_path: Path) -> None:
     assert "1 deselected" in ran.text
 
 
-def test_the_debugger_gets_the_body_in_pytests_own_process(tmp_path: Path) -> None:
+def test_debugger_runs_in_pytests_own_process(tmp_path: Path) -> None:
     conftest = """
 import pdb
 

@@ -72,7 +72,7 @@ async def test_real(REST, cluster, chaos):
 """
 
 
-def test_what_a_real_producer_sends_is_judged(tmp_path: Path) -> None:
+def test_sends_of_a_real_producer_are_judged(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, "--rb-seeds", "3", test_real=REAL.replace("REST, ", ""))
     assert ran.counts() == {"passed": 3}, ran.text
     lost = """

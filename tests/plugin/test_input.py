@@ -110,7 +110,7 @@ def test_a_replay_file_of_something_else_is_refused(tmp_path: Path) -> None:
     assert "test_one.py::test_one[sim-1], which is not among the tests" in ran.text
 
 
-def test_packages_of_the_user_may_have_the_names_of_our_folders(tmp_path: Path) -> None:
+def test_users_packages_may_share_names_with_our_folders(tmp_path: Path) -> None:
     for name in ("node", "chaos", "pipeline", "routing"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("WHOSE = 'the user'\n")
@@ -119,7 +119,7 @@ def test_packages_of_the_user_may_have_the_names_of_our_folders(tmp_path: Path) 
     assert ran.counts() == {"passed": 1}, ran.text
 
 
-def test_without_the_extra_only_tests_with_a_cluster_are_refused(tmp_path: Path) -> None:
+def test_missing_extra_affects_only_tests_with_a_cluster(tmp_path: Path) -> None:
     """After a plain `pip install rocketbed` the plugin is there, its dependencies are not."""
     missing = "import sys\nsys.modules['jinja2'] = None\n"
     module = "def test_module(cluster_module):\n    pass\n"

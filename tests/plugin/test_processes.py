@@ -66,7 +66,7 @@ async def test_self(cluster, chaos):
 """
 
 
-def test_a_cluster_fails_over_by_itself(tmp_path: Path) -> None:
+def test_cluster_fails_over_automatically(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, "--rb-backend", "sim,process", test_self=SELF)
     assert ran.counts() == {"passed": 4}, ran.text
 

@@ -36,7 +36,7 @@ def test_sizes_times_and_switches_as_people_write_them() -> None:
     assert (plan.producers.count, plan.consumers.count, plan.steps) == (0, 0, ())
 
 
-def test_nobody_promotes_where_there_is_nobody() -> None:
+def test_failover_time_needs_a_replica_to_promote() -> None:
     assert wishes_of(brokers=1, min_isr=1).failover_s is None
     assert wishes_of(failover=False).failover_s is None
     assert wishes_of().failover_s == 1.0
@@ -62,7 +62,7 @@ def test_seed_draws_background_faults() -> None:
         ({"failover_after": "soon"}, "soon"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_hint(arguments: dict[str, Any], pattern: str) -> None:
+def test_invalid_argument_is_refused_with_a_hint(arguments: dict[str, Any], pattern: str) -> None:
     with pytest.raises(ScenarioError, match=pattern.replace("?", r"\?")):
         wishes_of(**arguments)
 
@@ -72,7 +72,7 @@ def test_the_mark_takes_names_only() -> None:
         read_wishes([((3,), {})])
 
 
-def test_capabilities_may_be_named_more_closely_than_they_are_known() -> None:
+def test_capabilities_may_be_named_in_more_detail() -> None:
     assert read_needs(["disk.powercut.kernel", "net.cut"]) == ("disk.powercut", "net.cut")
     with pytest.raises(ScenarioError, match=r"did you mean 'disk\.powercut'"):
         read_needs(["disk.powercat"])

@@ -155,7 +155,7 @@ def until_said(process: "subprocess.Popen[str]", words: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sim", "process"])
-def test_json_is_on_standard_output_and_progress_on_standard_error(
+def test_json_and_progress_use_separate_streams(
     backend: str, scenario: Callable[[str], str], tmp_path: Path
 ) -> None:
     code, output, errors = run(
@@ -352,7 +352,7 @@ def test_impossible_steps_are_skipped_with_a_reason(
 
 
 @pytest.mark.slow
-def test_a_link_without_losses_says_so(scenario: Callable[[str], str], tmp_path: Path) -> None:
+def test_lossless_link_is_reported(scenario: Callable[[str], str], tmp_path: Path) -> None:
     text = TINY.replace("brokers = 1", "brokers = 2").replace(
         "at 300ms kill leader for 200ms", "at 300ms link b1 -> b2 loss 10% for 200ms"
     )

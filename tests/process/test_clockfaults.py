@@ -218,7 +218,7 @@ def test_missing_clock_library_error_names_the_package(
         find_library()
 
 
-def test_what_is_old_expires_on_real_processes() -> None:
+def test_old_messages_expire_on_real_processes() -> None:
     outcome = run_plan(EXPIRY, Options(backend="process", net="plain"))
     assert outcome.judgement is not None, outcome.error
     assert outcome.finding_ids == []

@@ -84,9 +84,7 @@ SYNC = "'fdatasync', f"
 
 
 @pytest.mark.ci
-def test_the_trace_says_how_far_a_file_was_written_when_its_sync_began(
-    faults: DiskFaults, start: Start
-) -> None:
+def test_trace_has_the_written_end_at_a_syncs_begin(faults: DiskFaults, start: Start) -> None:
     child = start(
         "'pwrite', f, b'a' * 100, 0",
         SYNC,
@@ -261,7 +259,7 @@ def test_a_replaced_file_begins_anew(faults: DiskFaults, start: Start) -> None:
     assert ends[str(faults.root / "config")].written == 3
 
 
-def test_files_elsewhere_are_nobodys_business(faults: DiskFaults, start: Start) -> None:
+def test_files_elsewhere_are_ignored(faults: DiskFaults, start: Start) -> None:
     faults.set_rules([DiskRule(operation="write")])
     outside = faults.root.parent / "outside"
     child = start(f"'pwrite', os.open({str(outside)!r}, os.O_RDWR | os.O_CREAT), b'x', 0")
@@ -269,7 +267,7 @@ def test_files_elsewhere_are_nobodys_business(faults: DiskFaults, start: Start) 
     assert written_ends(faults) == {}
 
 
-def test_a_second_start_goes_on_with_the_trace(faults: DiskFaults, start: Start) -> None:
+def test_second_start_continues_the_trace(faults: DiskFaults, start: Start) -> None:
     start(WRITE, SYNC).step()
     first = start(SYNC)
     first.step()

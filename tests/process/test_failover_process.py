@@ -210,7 +210,7 @@ async def test_a_leader_that_stood_still_acknowledges_nothing_falsely(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_the_lead_is_handed_over_on_demand_and_at_a_stop(tmp_path: Path) -> None:
+async def test_leader_hands_over_on_request_and_at_a_stop(tmp_path: Path) -> None:
     async with running(tmp_path / "c") as (cluster, sending, group):
         after = await cluster.hand_over()
         assert is_led_by_another(group, after)
@@ -229,7 +229,7 @@ async def test_the_lead_is_handed_over_on_demand_and_at_a_stop(tmp_path: Path) -
 
 
 @pytest.mark.slow
-async def test_without_its_controller_a_group_goes_on(tmp_path: Path) -> None:
+async def test_group_continues_without_its_controller(tmp_path: Path) -> None:
     """Those in sync acknowledge; who leads is on the controller's disk."""
     async with running(tmp_path / "c") as (cluster, sending, group):
         await kill(cluster, NAMESERVER)

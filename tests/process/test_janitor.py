@@ -104,7 +104,7 @@ def test_a_run_takes_its_directory_along(tmp_path: Path) -> None:
         run.note("file", "x")
 
 
-def test_what_was_forgotten_stays(tmp_path: Path) -> None:
+def test_forgotten_objects_stay(tmp_path: Path) -> None:
     with Ledger.begin(tmp_path / "runs", guard=False) as run:
         mine = tmp_path / "mine"
         mine.mkdir()
@@ -199,7 +199,7 @@ def test_process_that_execs_during_the_sweep_is_ended(
         assert marked_process.wait(10) == -signal.SIGKILL
 
 
-def test_the_run_of_another_boot_is_dead_and_of_another_pid_namespace_is_not(
+def test_run_of_another_boot_is_dead(
     tmp_path: Path,
 ) -> None:
     with Ledger.begin(tmp_path, guard=False) as run:
@@ -245,7 +245,7 @@ def test_reaper_knows_a_directory_under_construction(tmp_path: Path) -> None:
     assert gone_within(unborn, 10.0)
 
 
-def test_the_reaper_cleans_up_when_the_harness_is_killed(tmp_path: Path) -> None:
+def test_reaper_cleans_up_after_a_killed_harness(tmp_path: Path) -> None:
     harness, (directory, pid) = start_harness(tmp_path, "plain")
     child = int(pid)
     ticks = began(child)
@@ -278,7 +278,7 @@ def reapers_of(directory: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_a_harness_with_mounts_groups_and_processes(tmp_path: Path) -> None:
+def test_harness_leaves_no_mounts_groups_or_processes(tmp_path: Path) -> None:
     harness, (directory, pid, *groups) = start_harness(tmp_path, "root")
     run_directory, child = Path(directory), int(pid)
     ticks = began(child)

@@ -88,7 +88,7 @@ def test_slow_disk_takes_the_time_of_its_rate(run: Ledger) -> None:
     volume.destroy()
 
 
-def test_the_end_of_a_run_takes_limits_and_groups_along(tmp_path: Path) -> None:
+def test_end_of_a_run_removes_limits_and_groups(tmp_path: Path) -> None:
     with child(EATER) as process:
         with Ledger.begin(tmp_path / "runs", guard=False) as run:
             volume = Volume.create(run.directory / "b1", run=run, size=16 << 20)

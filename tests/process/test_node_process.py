@@ -87,7 +87,7 @@ BODIES = [b"%d" % number for number in range(20)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["another root", "no lock file"])
-async def test_one_log_is_served_by_one_node(tmp_path: Path, variant: str) -> None:
+async def test_log_is_served_by_a_single_node(tmp_path: Path, variant: str) -> None:
     """Two roots may name one log, and `lock` may be deleted under a running node."""
     root, port, log = tmp_path / "store", free_port(), f"storePathCommitLog={tmp_path / 'log'}"
     with node(root, port, log) as process:

@@ -235,7 +235,7 @@ def test_sending_waits_a_limited_time_for_a_restart(start: Start) -> None:
     assert {int(row["body"]) for row in rows} == {*range(10), 11}
 
 
-def test_a_topic_that_is_not_there(start: Start) -> None:
+def test_missing_topic_is_an_error(start: Start) -> None:
     cluster = start(autoCreateTopicEnable="false")
     with pytest.raises(SinkError, match="topic T does not exist"):
         send(sink(cluster, retryTimeoutMs="300"), 0, 1)
@@ -309,7 +309,7 @@ def test_a_stream_of_queues(start: Start, stream: Stream) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_slave_does_not_get_is_told(
+def test_messages_missing_at_a_slave_are_reported(
     start: Start,
     stream: Stream,
     caplog: pytest.LogCaptureFixture,
@@ -398,7 +398,7 @@ def test_damaged_records_are_reported_and_optionally_skipped(start: Start, strea
 
 
 @pytest.mark.slow
-def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) -> None:
+def test_deleted_and_recreated_topic(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)
     log = stream(cluster, retryTimeoutMs=GONE_MS)
@@ -521,7 +521,7 @@ def test_loose_stream_waits_for_a_returning_broker(start: Start, stream: Stream)
     assert sorted(bodies(stream(cluster, failOnDataLoss="false"), begin, whole)) == list(range(60))
 
 
-def test_a_stream_begins_at_queues_that_are_there(start: Start, stream: Stream) -> None:
+def test_stream_begins_at_existing_queues(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)
     ends = stream(cluster).ends()

@@ -57,7 +57,7 @@ def topics_of(plan: Plan | WirePlan) -> dict[str, int]:
     return counts
 
 
-def test_all_topics_or_those_of_a_pattern_are_those_of_the_files(start: Start) -> None:
+def test_topic_selection_matches_that_of_files(start: Start) -> None:
     cluster = start(slaves=1)
     for topic, count in (("Orders", 40), ("Orders-old", 20), ("Trades", 30)):
         sent(cluster, topic, 0, count)
@@ -73,7 +73,7 @@ def test_all_topics_or_those_of_a_pattern_are_those_of_the_files(start: Start) -
 
 
 @pytest.mark.slow
-def test_only_queues_of_some_brokers_or_clusters_are_read(start: Start) -> None:
+def test_brokers_and_clusters_can_be_selected(start: Start) -> None:
     cluster = start(groups=2)
     make(cluster, "T", 2)
     make(cluster, "Away", 2, brokers=["broker-b"])
@@ -188,7 +188,7 @@ def test_stream_continues_without_a_missing_topic(
 
 
 @pytest.mark.slow
-def test_queues_are_read_from_and_to_where_the_options_say(start: Start) -> None:
+def test_queues_are_read_in_the_configured_range(start: Start) -> None:
     cluster = start()
     sent(cluster, "T", 0, 200)
     plan = WirePlan.of(reading(cluster))
@@ -249,7 +249,7 @@ def test_stream_starts_at_a_time_or_offsets(start: Start) -> None:
     }
 
 
-def test_small_batches_wait_for_more_or_for_their_time(start: Start) -> None:
+def test_small_batches_wait_for_more_or_a_timeout(start: Start) -> None:
     cluster = start()
     sent(cluster, "T", 0, 20)
     options = {"endpoints": cluster.nameserver_address, "topics": "T"}

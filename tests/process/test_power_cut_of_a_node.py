@@ -117,7 +117,7 @@ TEN = [b"%d" % number for number in range(10)]
 
 
 @pytest.mark.ci
-async def test_what_the_trace_calls_durable_survives(machine: Machine) -> None:
+async def test_durable_bytes_of_the_trace_survive(machine: Machine) -> None:
     machine.start()
     await machine.use(send_ten)
     durable = machine.log_end(synced=True)

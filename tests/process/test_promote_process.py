@@ -161,7 +161,7 @@ async def remake_topic(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.slow
-async def test_a_topic_made_anew_fails_over(tmp_path: Path) -> None:
+async def test_recreated_topic_fails_over(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", slaves=1)
     with trio.fail_after(DEADLINE_S):
         async with cluster:
@@ -175,7 +175,7 @@ async def test_a_topic_made_anew_fails_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_messages_in_no_queue_are_not_promoted_without_a_word(tmp_path: Path) -> None:
+async def test_unqueued_messages_are_not_promoted_silently(tmp_path: Path) -> None:
     """The slave has lost its mark, and the master that could tell of the deletion is gone."""
     cluster = LocalCluster.create(tmp_path / "c", slaves=1)
     with trio.fail_after(DEADLINE_S):
@@ -195,7 +195,7 @@ async def test_messages_in_no_queue_are_not_promoted_without_a_word(tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_what_stopped_members_and_the_master_have_counts(tmp_path: Path) -> None:
+async def test_logs_of_stopped_members_and_the_master_count(tmp_path: Path) -> None:
     """The slave that helped to acknowledge is down; its files, and the master, tell."""
     cluster = LocalCluster.create(tmp_path / "c", slaves=2, flush="sync")
     with trio.fail_after(DEADLINE_S):
@@ -332,7 +332,7 @@ class LateMessages(LocalCluster):
 
 
 @pytest.mark.slow
-async def test_what_a_slave_lacks_can_be_given_up(tmp_path: Path) -> None:
+async def test_missing_messages_of_a_slave_can_be_given_up(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", slaves=2)
     with trio.fail_after(DEADLINE_S):
         async with cluster:

@@ -79,7 +79,7 @@ async def test_jitter_and_loss_keep_the_order() -> None:
             assert await receive(server, len(numbers)) == numbers
 
 
-async def test_who_stops_listening_while_somebody_dials_harms_nobody() -> None:
+async def test_listener_closed_during_a_dial_does_no_harm() -> None:
     async with proxied() as network:
         for _ in range(100):
             await network.set_link("b1", "b2", CUT)  # b2 has no server: only now is it listened for

@@ -83,7 +83,7 @@ async def test_only_the_newest_thousand_versions_are_kept(store: CasStore) -> No
     assert versions[-1] == await store.read("g")
 
 
-async def test_of_many_at_once_one_gets_each_version(store: CasStore) -> None:
+async def test_concurrent_swaps_get_one_version_each(store: CasStore) -> None:
     written: list[int] = []
 
     async def increment() -> None:
@@ -101,7 +101,7 @@ async def test_of_many_at_once_one_gets_each_version(store: CasStore) -> None:
     assert sorted(written) == list(range(1, 49))
 
 
-async def test_who_is_cancelled_leaves_a_whole_store(store: CasStore) -> None:
+async def test_cancelled_caller_leaves_the_store_intact(store: CasStore) -> None:
     for number in range(10):
         with trio.move_on_after(number / 5000):
             await store.swap("g", b"x", after=number)
@@ -274,7 +274,7 @@ async def test_altered_entry_is_refused_with_advice(
     assert (await register.groups())[0] == {"h": second_entry}
 
 
-async def test_a_register_whose_file_is_gone_says_so(tmp_path: Path) -> None:
+async def test_register_without_its_file_reports_it(tmp_path: Path) -> None:
     path = tmp_path / "register.db"
     store = await open_sqlite(real_world("one"), str(path))
     path.unlink()
@@ -489,7 +489,7 @@ async def test_lost_etcd_ends_the_claim_and_a_new_one_follows(
         (b"", CasUnknown, "127.0.0.1"),
     ],
 )
-async def test_what_answers_otherwise_than_etcd_is_told(
+async def test_unexpected_etcd_answer_is_reported(
     answer: bytes, error: type[Exception], pattern: str
 ) -> None:
     async def answer_so(stream: trio.SocketStream) -> None:

@@ -161,7 +161,7 @@ def test_other_scenarios_through_the_packet_switch(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_power_goes_at_a_point_of_the_nodes_work(tmp_path: Path) -> None:
+def test_power_cut_at_a_point_of_the_nodes_work(tmp_path: Path) -> None:
     options = Options(backend="process", net="plain")
     outcome = run_plan(POWER_AT_A_MARK, options, directory=tmp_path / "run")
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids

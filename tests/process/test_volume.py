@@ -103,7 +103,7 @@ def test_full_and_free_again(volume: Volume) -> None:
     write(volume.path / "more", b"x" * (1 << 20), sync=True)
 
 
-def test_fill_leaves_what_it_is_told_to(volume: Volume) -> None:
+def test_fill_leaves_the_requested_space(volume: Volume) -> None:
     volume.fill(leave=4 << 20)
     assert 3 << 20 < volume.free_bytes() <= 5 << 20
     assert (volume.path / FILLER).exists()
@@ -140,7 +140,7 @@ def test_a_run_that_ends_takes_its_volumes_along(tmp_path: Path) -> None:
     assert volume_loop.devices_of(image) == []
 
 
-def test_what_is_missing_is_named(run: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tools_are_named(run: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rocketbed.chaos.backends.process.disk.volume.MKFS", "mkfs.nothing")
     with pytest.raises(HostError, match=r"mkfs\.nothing: install e2fsprogs"):
         Volume.create(run.directory / "b4", run=run)

@@ -54,7 +54,7 @@ async def prepared() -> SimDisk:
     return disk
 
 
-async def test_what_was_synced_may_not_be_lost() -> None:
+async def test_synced_data_may_not_be_lost() -> None:
     names = (await prepared()).image().namespace()
     assert refusal(names, {"/a": b"s" * 1000}, set()) == ""
     assert refusal(names, {"/a": b"s" * 500 + b"d" * 1000, "/b": b""}, set()) == ""

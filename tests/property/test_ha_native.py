@@ -74,9 +74,7 @@ def bytes_of(frames: list[Frame]) -> bytes:
 
 
 @given(frames, st.data())
-def test_frames_are_read_as_they_were_written_however_they_are_cut(
-    frames_sent: list[Frame], data: st.DataObject
-) -> None:
+def test_frames_round_trip_however_split(frames_sent: list[Frame], data: st.DataObject) -> None:
     whole = bytes_of(frames_sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     reader = NativeReader()

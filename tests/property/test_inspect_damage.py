@@ -75,7 +75,7 @@ def harm(root: Path, kind: str, number: int, where: float, mask: int) -> None:
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(harms())
-def test_any_harm_is_read_through_and_told(
+def test_any_damage_is_read_through_and_reported(
     pristine: Path, done: list[tuple[str, int, float, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as temporary:
@@ -99,7 +99,7 @@ def test_any_harm_is_read_through_and_told(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(number=0, where=0.014451522511013129, mask=1)
 @given(st.integers(0, 2), st.floats(0, 0.999), st.integers(1, 255))
-def test_no_flip_of_the_log_goes_unseen_but_where_nothing_covers_it(
+def test_every_flip_in_covered_bytes_is_noticed(
     pristine: Path, number: int, where: float, mask: int
 ) -> None:
     """A flip is told, or changes what no checksum and no second copy covers."""
@@ -130,7 +130,7 @@ def test_no_flip_of_the_log_goes_unseen_but_where_nothing_covers_it(
 
 
 @given(st.binary(max_size=400), st.integers(0, 1 << 40))
-def test_the_fast_way_and_the_slow_way_agree_on_noise(data: bytes, offset: int) -> None:
+def test_fast_and_slow_way_agree_on_noise(data: bytes, offset: int) -> None:
     slow = dissect(data, 0, offset)
     fast = scan_record(data, memoryview(data), 0, offset)
     assert isinstance(slow, Fault) == (fast is None)
@@ -151,7 +151,7 @@ def test_the_fast_way_and_the_slow_way_agree_on_noise(data: bytes, offset: int) 
     st.integers(0, 5000),
     st.one_of(st.none(), st.tuples(st.floats(0, 0.999), st.integers(1, 255))),
 )
-def test_the_two_ways_agree_on_records_and_harmed_records(
+def test_fast_and_slow_way_agree_on_damaged_records(
     spec: Spec, offset: int, flip: tuple[float, int] | None
 ) -> None:
     data = bytearray(encode(spec, offset=offset, queue_offset=5, store_ms=17))

@@ -65,7 +65,7 @@ def plain_record(physical: int) -> bytes:
     return encode(Spec(properties=properties), offset=physical, queue_offset=0, store_ms=1)
 
 
-def test_what_they_refuse(module: ModuleType) -> None:
+def test_refused_arguments(module: ModuleType) -> None:
     with pytest.raises(ValueError, match="outside"):
         module.scan(b"x", 2, 0, 9, True, {}, {}, print, [])
     with pytest.raises(TypeError):

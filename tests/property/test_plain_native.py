@@ -44,7 +44,7 @@ def test_without_a_build_the_python_body_is_chosen(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("compiler", ["gcc 'x", "says bytes that are no text, and fails"])
-def test_an_odd_compiler_is_none(
+def test_unusual_compiler_is_refused(
     compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = build_script()
@@ -163,7 +163,7 @@ def test_nothing_is_left_in_memory(module: ModuleType) -> None:
     assert_nothing_is_kept(use, 60)
 
 
-def test_nobody_keeps_what_a_cache_holds(module: ModuleType) -> None:
+def test_cached_objects_have_no_other_references(module: ModuleType) -> None:
     """A reference too many to an object that lives anyway takes no memory."""
     pair, read = Pair(module), b"".join(plain())
     pair.native_alone(read)

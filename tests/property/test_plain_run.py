@@ -404,7 +404,7 @@ def taken_counts(frames: list[bytes]) -> list[int]:
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
-def test_what_is_plain_is_taken_and_nothing_else(encoding: Encoding) -> None:
+def test_plain_frames_are_taken_and_no_others(encoding: Encoding) -> None:
     fields = [({**send_fields(), "i": KEY, **changes}, is_plain) for changes, is_plain in FIELDS]
     fields += [({**send_fields(), "i": string}, is_plain) for string, is_plain in STRINGS.items()]
     frames = [frame(310, actual_count, b"x", encoding, 9, 0) for actual_count, _ in fields]
@@ -431,7 +431,7 @@ def test_other_frames_are_left(encoding: Encoding) -> None:
     ) == [3, 0, 0, 0, 0, 0]
 
 
-def test_json_headers_are_cut_where_java_and_go_have_their_opaque() -> None:
+def test_json_headers_are_split_at_javas_and_gos_opaque() -> None:
     data = frame(310, {**send_fields(), "i": KEY}, b"x", Encoding.JSON, 9, 0)
     assert taken_counts(
         [
@@ -458,7 +458,7 @@ def test_largest_body_is_accepted_and_the_next_refused() -> None:
     assert counts[0] == 2 + 2
 
 
-def test_records_up_to_the_very_end_of_a_segment() -> None:
+def test_records_up_to_the_end_of_a_segment() -> None:
     """Each size is reached at some segment's end, where a filler must fit after it."""
     fields = {**send_fields(), "i": KEY}
     frames = [

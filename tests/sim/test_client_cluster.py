@@ -42,7 +42,7 @@ async def poll_all(reader: Consumer, count: int) -> list[bytes]:
     return bodies
 
 
-def test_what_is_sent_is_read_and_committed() -> None:
+def test_sent_messages_are_read_and_committed() -> None:
     async def main(world: World) -> None:
         async with admin(world) as upkeep:
             assert await upkeep.create_topic("T", queues=3) == ["a", "b"]
@@ -292,7 +292,7 @@ def test_an_unreachable_nameserver_leaves_time_for_the_others() -> None:
         assert 0.5 < cluster.run(main) < 2.0
 
 
-def test_no_send_waits_for_a_nameserver_while_brokers_are_where_they_were() -> None:
+def test_sends_wait_for_no_nameserver_with_unmoved_brokers() -> None:
     """All nameservers are silent, which a connection in use does not notice for seconds."""
 
     async def main(world: World) -> list[type[Outcome]]:
@@ -442,7 +442,7 @@ def test_deleted_positions_stay_deleted_after_a_kill() -> None:
     assert positions == [None]
 
 
-def test_write_permission_is_wiped_and_given_back() -> None:
+def test_write_permission_is_removed_and_restored() -> None:
     async def main(world: World) -> None:
         async with admin(world) as upkeep, producer(world) as sender:
             await upkeep.create_topic("T", queues=2)

@@ -63,7 +63,7 @@ def test_a_store_with_nothing_to_tell_tells_nothing() -> None:
     assert member(None).remarks == []
 
 
-def test_what_the_scrub_found_and_mended(damaged: dict[str, str]) -> None:
+def test_scrub_findings_and_repairs_are_shown(damaged: dict[str, str]) -> None:
     remarks = member(damaged).remarks
     assert len(remarks) == 2
     assert remarks[0].startswith("damage in the log, bytes ")
@@ -92,7 +92,7 @@ def test_trouble_comes_first() -> None:
     assert remarks == ["trouble: the disk is full", "2 good records are in no queue"]
 
 
-def test_why_clients_cannot_use_it_is_told_once() -> None:
+def test_reason_for_not_ready_is_shown_once() -> None:
     assert member({"rbNotReady": "it follows nobody", "trouble": ""}).remarks == [
         "not ready: it follows nobody"
     ]
@@ -101,7 +101,7 @@ def test_why_clients_cannot_use_it_is_told_once() -> None:
     assert member({"rbNotReady": "", "trouble": ""}).remarks == []
 
 
-def test_a_group_whose_state_is_unknown_says_why(
+def test_unknown_group_state_has_a_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     class Found:

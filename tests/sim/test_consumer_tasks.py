@@ -80,7 +80,7 @@ def test_tasks_that_wait_pass_nothing_over() -> None:
     run_cluster(main)
 
 
-def test_all_workers_of_a_listener_work() -> None:
+def test_every_worker_of_a_listener_gets_messages() -> None:
     """Each worker returned what it did not take without waking another, and the others slept on."""
 
     async def main(world: World) -> None:

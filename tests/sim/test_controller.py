@@ -235,7 +235,7 @@ def test_leader_with_a_reset_connection_is_asked_first() -> None:
         assert any(line.event == "replica.controller_lost" for line in replicas.simulation.log)
 
 
-def test_the_longest_log_of_those_in_sync_is_preferred() -> None:
+def test_longest_in_sync_log_is_preferred() -> None:
     with cluster() as replicas:
         leader = replicas.settle()
         followers = [name for name in replicas.names if name != leader]
@@ -386,7 +386,7 @@ def test_silent_register_only_delays_an_election() -> None:
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(one, marks=pytest.mark.slow) for one in range(3, 40))]
 )
-def test_no_two_ever_act_at_once_whatever_is_killed_paused_or_cut(seed: int) -> None:
+def test_never_two_leaders_under_kills_pauses_and_cuts(seed: int) -> None:
     random = Random(seed)
     with cluster(seed=seed, controllers=2, replicas=3) as replicas:
         simulation = replicas.simulation

@@ -35,7 +35,7 @@ async def expire_and_cut(store: MessageStore) -> int:
 
 
 @pytest.mark.parametrize("how", ["at once", "after a stop", "after a kill"])
-def test_it_goes_on_where_it_was(how: str) -> None:
+def test_queue_offsets_continue_after_an_empty_log(how: str) -> None:
     async def work(store: MessageStore) -> tuple[int, int]:
         first = await expire_and_cut(store)
         if how == "at once":

@@ -117,7 +117,7 @@ def test_log_without_its_flushed_end_is_not_served(stop: str, damage: Change) ->
 
 @pytest.mark.parametrize("trace", ["rocketbed.ckpt", "consumequeue", "index", "checkpoint"])
 @pytest.mark.parametrize("damage", [newest_segment_deleted, bit_of_the_last_body, tail_zeroed])
-def test_it_is_not_forgotten_because_something_else_is_gone_too(damage: Change, trace: str) -> None:
+def test_alteration_is_remembered_after_further_losses(damage: Change, trace: str) -> None:
     """A lost queue, index, mark or checkpoint is a verdict of its own."""
 
     def change(disk: SimDisk) -> None:
@@ -429,7 +429,7 @@ def test_a_slave_has_the_rest_sent_again(stop: str, damage: Change) -> None:
     assert "the master sends the rest again" in findings
 
 
-def test_the_last_record_of_a_killed_node_is_damage_too() -> None:
+def test_damaged_last_record_of_a_killed_node_is_damage() -> None:
     """F was known; that the page cache survived must not lower it."""
     image = edited(session(fill).image, bit_of_the_last_body)
     with pytest.raises(DamagedLog, match="1 acknowledged"):
@@ -489,7 +489,7 @@ def test_scrub_reports_a_wrong_size_and_continues(bit: int) -> None:
     assert damage_found[0][1] - damage_found[0][0] in range(1000, 1200)
 
 
-def test_records_larger_than_the_setting_allows_now_are_read() -> None:
+def test_records_above_the_current_size_limit_are_read() -> None:
     large = settings(segment_size=BIG, max_message_size=10 << 20)
 
     async def write(store: MessageStore) -> None:

@@ -30,7 +30,7 @@ def test_a_sample_of_all_damages() -> None:
 
 
 @pytest.mark.slow
-def test_all_damages() -> None:
+def test_every_kind_of_damage() -> None:
     outcomes = run(1)
     for stop, counts in table(outcomes).items():
         print(stop, dict(counts))

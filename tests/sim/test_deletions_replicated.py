@@ -222,7 +222,7 @@ def test_a_slave_that_is_killed_while_it_learns() -> None:
             assert group.served("b2") == expected(), at
 
 
-def test_another_topic_is_left_as_it_is() -> None:
+def test_other_topic_is_unchanged() -> None:
     async def work(store: MessageStore) -> None:
         for number in range(10):
             put(store, "T", body=b"old-%d" % number)
@@ -438,7 +438,7 @@ def without_mark(image: DiskImage) -> DiskImage:
     return edited(image, change)
 
 
-def test_a_rebuild_goes_by_what_was_learned(
+def test_rebuild_uses_the_learned_deletion(
     deleted_log: tuple[bytes, int, int], tmp_path: Path
 ) -> None:
     log, at, _ = deleted_log

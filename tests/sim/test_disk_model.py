@@ -44,7 +44,7 @@ async def test_kill_loses_nothing() -> None:
 
 @pytest.mark.parametrize("mode", POWER_CUT_MODES)
 @pytest.mark.parametrize("seed", range(20))
-async def test_what_was_synced_survives_a_power_cut(mode: str, seed: int) -> None:
+async def test_synced_data_survives_a_power_cut(mode: str, seed: int) -> None:
     disk = SimDisk(random=Random(seed))
     await durable_file(disk, data=b"s" * 2000)
     file = disk.open("/a")
@@ -59,7 +59,7 @@ async def test_what_was_synced_survives_a_power_cut(mode: str, seed: int) -> Non
         assert sector in (whole, before)
 
 
-async def test_strict_mode_loses_all_that_was_not_synced() -> None:
+async def test_strict_mode_loses_all_unsynced_data() -> None:
     disk = SimDisk()
     await durable_file(disk, data=b"old")
     disk.open("/a").write_at(0, b"new and longer")
@@ -156,7 +156,7 @@ async def test_an_unlink_without_directory_sync_may_be_undone() -> None:
     assert disk.contents("/a") == b"x"
 
 
-async def test_writes_during_a_sync_are_not_covered_by_it() -> None:
+async def test_sync_does_not_cover_writes_during_it() -> None:
     async def main(world: World) -> None:
         file = world.disk.open("/a", create=True)
         await world.disk.sync_dir("/")
@@ -196,7 +196,7 @@ def test_sync_of_a_killed_process_neither_saves_nor_loses() -> None:
     assert disk.contents("/a") == b""
 
 
-def test_every_event_is_a_crash_point_and_the_last_state_is_exact() -> None:
+def test_every_event_is_a_crash_point() -> None:
     async def main(world: World) -> None:
         disk = world.disk
         disk.makedirs("/log")
@@ -322,7 +322,7 @@ async def test_full_disk_writes_short_and_read_only_refuses() -> None:
     assert file.read_at(0, 1) == b"x"
 
 
-async def test_damage_behind_the_nodes_back() -> None:
+async def test_damage_from_outside() -> None:
     disk = SimDisk()
     await durable_file(disk, data=b"\0" * 100)
     file = disk.open("/a")

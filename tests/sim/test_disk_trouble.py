@@ -175,7 +175,7 @@ def test_dispatch_reports_an_unreadable_log_and_retries() -> None:
 
 
 @pytest.mark.parametrize("effect", ["error", "error_clean"])
-def test_the_page_cache_is_not_believed_after_a_failed_fsync(
+def test_page_cache_is_not_trusted_after_a_failed_fsync(
     effect: Literal["error", "error_clean"],
 ) -> None:
     """Linux marks pages clean when their fsync fails: the next one succeeds without them."""
@@ -211,7 +211,7 @@ def test_the_page_cache_is_not_believed_after_a_failed_fsync(
     assert after.value[-1] == 2
 
 
-def test_index_entries_are_whole_after_a_page_could_not_be_read() -> None:
+def test_index_entries_are_complete_after_an_unreadable_page() -> None:
     disks: list[SimDisk] = []
 
     async def work(store: MessageStore) -> object:
@@ -373,7 +373,7 @@ def test_file_stays_open_while_read_and_after_the_pool_closed() -> None:
         process.value()
 
 
-def test_names_of_thousands_of_open_files_are_looked_at_in_turn() -> None:
+def test_open_files_are_checked_in_turn() -> None:
     """All at once, they stopped the loop for 20 ms, four times a second."""
     with Simulation() as simulation:
 
@@ -476,7 +476,7 @@ def test_any_failed_fsync_fails_the_store(path: str, operation: str) -> None:
         session(work, prepare=disks.append, config=settings(flush_interval_ms=10**6))
 
 
-def test_the_log_waits_for_its_own_names_only_and_no_name_is_passed_over() -> None:
+def test_log_waits_only_for_its_own_names() -> None:
     """With slow disks on both slaves a send that made queues waited for the names of these on top,
     longer than its second (disk-sick, seed 11)."""
     waited: list[float] = []

@@ -104,7 +104,7 @@ async def ends(store: MessageStore) -> tuple[int, int]:
     return store.min_offset, store.max_offset
 
 
-def test_a_torn_segment_behind_one_that_is_lost() -> None:
+def test_torn_segment_after_a_lost_one() -> None:
     """Swarm seed 866709: a whole record further on does not make it the beginning of a log."""
 
     def tear(disk: SimDisk) -> None:
@@ -118,7 +118,7 @@ def test_a_torn_segment_behind_one_that_is_lost() -> None:
 
 
 @pytest.mark.parametrize("is_slave", [False, True])
-def test_a_whole_segment_behind_one_that_is_lost(is_slave: bool) -> None:
+def test_complete_segment_after_a_lost_one(is_slave: bool) -> None:
     """Swarm seed 872035: a slave that went on there would count as a whole copy. What it has goes
     to `rocketbed.cut`; a master serves it."""
     filled = session(fill_two_segments, config=settings(is_slave=is_slave)).image

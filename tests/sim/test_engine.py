@@ -26,7 +26,7 @@ async def sleep_long(world: World) -> None:
     await trio.sleep(1000)
 
 
-def test_the_same_seed_is_the_same_run_in_any_process() -> None:
+def test_same_seed_gives_the_same_run_in_any_process() -> None:
     digest, size = run_changing_links(11)
     assert size >= 8 * 30 * len("client-0-000000\n")
     assert run_changing_links(11) == (digest, size)
@@ -213,7 +213,7 @@ def test_a_spinning_node_is_found() -> None:
             simulation.run()
 
 
-def test_a_condition_that_never_comes_is_told() -> None:
+def test_condition_that_never_holds_is_reported() -> None:
     with Simulation() as simulation:
         simulation.start("node", sleep_long)
         with pytest.raises(SimulationError, match="not reached by"):
@@ -232,7 +232,7 @@ async def listen_and_forget(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "power", "reborn"])
-def test_how_a_peer_learns_of_a_death(how: str) -> None:
+def test_peer_learns_of_a_death(how: str) -> None:
     async def main(world: World) -> str:
         stream = await world.network.connect("server", 7)
         try:
@@ -375,7 +375,7 @@ def test_held_bytes_go_when_the_link_is_fast_again() -> None:
         assert at_s < 3.1
 
 
-def test_loops_of_a_simulation_may_run_inside_a_loop() -> None:
+def test_simulation_may_run_inside_a_trio_loop() -> None:
     async def outer() -> object:
         inner = run_solo(sleep_then_name).value
         await trio.lowlevel.checkpoint()
@@ -389,7 +389,7 @@ async def sleep_then_name(world: World) -> str:
     return world.name
 
 
-def test_another_trio_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_trio_version_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("trio._core._run.unrolled_run")
     with pytest.raises(SimulationError, match="unrolled_run"):
         _check_private_names()

@@ -49,7 +49,7 @@ def one_file_too_early() -> None:
         ("at 24s wipe b1 as lost", "after lost+1s promote b2", "after lost+2s restart b1"),
     ],
 )
-def test_what_is_old_expires_and_nothing_is_found(steps: tuple[str, ...]) -> None:
+def test_old_messages_expire_without_findings(steps: tuple[str, ...]) -> None:
     """A slave that begins with an empty disk has all of the rest of its master's log."""
     outcome = outcome_of(*steps)
     assert outcome.finding_ids == []

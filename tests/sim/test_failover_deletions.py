@@ -77,7 +77,7 @@ def test_recreated_topic_begins_empty(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["hand over", "cut", "pause"])
 @pytest.mark.parametrize("sync_s", [0.01, 0.1, 1.0])
-def test_who_leads_no_more_destroys_nothing(how: str, sync_s: float) -> None:
+def test_former_leader_destroys_nothing(how: str, sync_s: float) -> None:
     """A deletion is under way at a leader with a slow disk; the next one takes messages."""
     with FailoverNodes(60) as group:
         leader = ready(group)

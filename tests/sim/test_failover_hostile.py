@@ -100,7 +100,7 @@ def hostile_frames(epoch: int) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_frames_of_nobody_harm_nobody() -> None:
+def test_frames_of_strangers_do_no_harm() -> None:
     with FailoverNodes(11) as group:
         leader = group.settle()
         assert group.entry is not None

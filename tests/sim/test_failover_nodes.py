@@ -116,7 +116,7 @@ def test_records_in_pieces_on_synced_disks(monkeypatch: pytest.MonkeyPatch) -> N
     run_seed(0, replicas=2)
 
 
-def test_what_is_acknowledged_ends_with_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledged_end_is_a_record_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it may have been synced up to the middle of one: else that might be confirmed."""
     acknowledged: list[int] = []
 
@@ -163,7 +163,7 @@ def test_empty_replica_gets_a_log_with_an_expired_beginning(
 
 
 @pytest.mark.slow
-def test_catching_up_has_a_rate_and_producers_do_not_wait_for_it(
+def test_catch_up_is_rate_limited_and_delays_no_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(leader_module, "WINDOW", 32 * 1024)

@@ -54,7 +54,7 @@ def test_refusal_is_logged_once_on_each_side() -> None:
         assert [not_ready(group, name) for name in ("g-1", "g-2")] == ["", ""]
 
 
-def test_who_was_served_meanwhile_is_told_of_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replica_served_meanwhile_is_reported_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     refuses = True
     judge = Leader._judge
 

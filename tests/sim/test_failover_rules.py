@@ -53,7 +53,7 @@ def test_with_the_rule_nothing_is_lost(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", MENDED)
-def test_what_has_failed_once_does_no_more(seed: int) -> None:
+def test_former_failing_seeds_stay_fixed(seed: int) -> None:
     assert not run(seed)
 
 

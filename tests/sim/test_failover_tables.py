@@ -35,7 +35,7 @@ from tests.support.sim.links import cut
 ENDS = ["kill", "hand over", "stop"]
 
 
-def test_who_follows_changes_nothing() -> None:
+def test_follower_changes_nothing() -> None:
     async def ask_all(world: World) -> list[int]:
         return [(await ask(world, group, follower, request(code, {}))).code for code in CHANGES]
 
@@ -115,7 +115,7 @@ def test_answered_change_survives_a_planned_handover(how: str) -> None:
         assert {name: groups.get(name) is not None for name in groups_made} == groups_made
 
 
-def test_more_changes_at_once_than_a_record_holds_are_put_into_several() -> None:
+def test_large_change_sets_are_split_into_records() -> None:
     """Seed 9008 of soak-swarm: 16 topics, made at the same time, where a message has 2 KiB."""
     names = [f"Topic{number:03}" for number in range(16)]
 
@@ -339,7 +339,7 @@ def test_restarted_replica_knows_locks_while_groups_commit() -> None:
 
 
 @pytest.mark.parametrize("setting", ["mode", "clone"])
-def test_what_an_operator_changed_survives_a_kill(setting: str) -> None:
+def test_operator_change_survives_a_kill(setting: str) -> None:
     async def change(world: World) -> None:
         await fill(world, "T", "body", 50)
         async with Admin(world, nameservers=NAMESERVER) as admin:
@@ -366,7 +366,7 @@ def test_what_an_operator_changed_survives_a_kill(setting: str) -> None:
             assert tables.offsets.get("to", "T", 0) == 33
 
 
-def test_a_leader_whom_no_follower_reaches_gives_way() -> None:
+def test_leader_without_reachable_followers_gives_way() -> None:
     """All of them reach the controller, so that it misses none."""
     with FailoverNodes(65) as group:
         leader = ready(group)
@@ -376,7 +376,7 @@ def test_a_leader_whom_no_follower_reaches_gives_way() -> None:
         group.wait(lambda: group.leader() not in ("", leader), 10)
 
 
-def test_a_leader_whose_followers_are_gone_stays() -> None:
+def test_leader_with_dead_followers_stays() -> None:
     with FailoverNodes(66) as group:
         leader = ready(group)
         for name in group.names:

@@ -56,7 +56,7 @@ def all_run(group: FailoverNodes) -> bool:
     return all(group.simulation.process(name).state == "running" for name in group.names)
 
 
-def test_full_disks_everywhere_are_waited_for() -> None:
+def test_full_disks_everywhere_are_waited_out() -> None:
     """No better leader exists: the leader stays, and accepts messages as soon as it can."""
     with FailoverNodes(27) as group:
         leader = group.settle()
@@ -184,7 +184,7 @@ def test_leader_refused_by_all_followers_hands_over() -> None:
         traffic.check()
 
 
-def test_no_room_right_behind_a_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_segment_right_after_a_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log has an epoch then that its history on disk lacks."""
     begin = StoreEpochs.begin_epoch
     full: list[int] = []
@@ -211,7 +211,7 @@ def test_no_room_right_behind_a_marker(monkeypatch: pytest.MonkeyPatch) -> None:
         traffic.check()
 
 
-def test_a_lack_of_descriptors_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shortage_of_descriptors_ends_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     with FailoverNodes(40) as group:
         leader = group.settle()
         traffic = Traffic(group)

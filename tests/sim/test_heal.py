@@ -120,7 +120,7 @@ def test_history_of_equal_record_sizes_is_another_one(damage: Change) -> None:
     assert run_solo(try_to_heal, settings(), a_replica(right), image=image).value == ""
 
 
-def test_more_than_the_last_record_before_the_hole_is_compared() -> None:
+def test_heal_compares_more_than_the_last_record() -> None:
     right = goes_on(None, b"good" * 80)
     image = edited(right, newest_segment_deleted)
     wrong = edited(right, lambda disk: flip_bit(disk, segments_of(disk.image())[0], 8 * 150))
@@ -184,7 +184,7 @@ def lengthen(disk: SimDisk) -> None:
         (both(lose_the_mark, newest_segment_deleted), 2048),
     ],
 )
-def test_sizes_that_differ_are_told_before_anything_changes(damage: Change, size: int) -> None:
+def test_different_sizes_are_reported_before_any_change(damage: Change, size: int) -> None:
     whole = session(fill_and_close).image
     image = edited(whole, damage)
     run = run_solo(try_to_heal, settings(segment_size=size), a_replica(whole), image=image)

@@ -57,7 +57,7 @@ def test_end_made_by_a_fault_is_explained(steps: tuple[str, ...]) -> None:
     assert findings(*steps) == []
 
 
-def test_such_an_end_stands_in_the_ledger() -> None:
+def test_explained_end_is_in_the_ledger() -> None:
     judgement = run_plan(plan_of(*SICK)).judgement
     assert judgement is not None
     causes = [

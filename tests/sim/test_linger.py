@@ -123,7 +123,7 @@ def test_killed_master_loses_no_batch_sent(seed: int) -> None:
             assert not counts[body]
 
 
-def test_one_that_no_broker_takes_is_refused_alone() -> None:
+def test_unaccepted_message_is_refused_alone() -> None:
     """The brokers here take 16 KiB at once."""
 
     async def main(world: World) -> tuple[list[Outcome], int]:

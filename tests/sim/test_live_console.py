@@ -126,7 +126,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord, H
 
 
 @pytest.mark.ci
-def test_what_was_pressed_stands_in_the_plan(broken: tuple[Path, RunRecord, Hands]) -> None:
+def test_pressed_buttons_are_steps_of_the_plan(broken: tuple[Path, RunRecord, Hands]) -> None:
     _, record, hands = broken
     session = hands.session()
     done = [step.action() for step in session.steps]
@@ -151,7 +151,7 @@ def test_what_was_pressed_stands_in_the_plan(broken: tuple[Path, RunRecord, Hand
     assert not record.stalls
 
 
-def test_the_plan_does_the_same_at_the_same_times(
+def test_plan_repeats_actions_at_the_same_times(
     broken: tuple[Path, RunRecord, Hands], tmp_path: Path
 ) -> None:
     directory, _, hands = broken
@@ -165,7 +165,7 @@ def test_the_plan_does_the_same_at_the_same_times(
         assert time_s == pytest.approx(first[key], abs=0.1), key
 
 
-def test_it_is_kept_as_a_scenario_and_as_a_replay(
+def test_session_is_kept_as_scenario_and_replay(
     broken: tuple[Path, RunRecord, Hands], tmp_path: Path
 ) -> None:
     plan = broken[2].session()
@@ -265,7 +265,7 @@ def test_missing_backend_capability_is_the_reason_shown(tmp_path: Path) -> None:
     run(tmp_path / "run", script)
 
 
-def test_nobody_promotes_where_a_controller_elects(tmp_path: Path) -> None:
+def test_promotion_is_disabled_with_a_controller(tmp_path: Path) -> None:
     async def script(hands: Hands) -> None:
         console = Console(hands.conductor)
         assert not console.reasons("b2")["promote"]
@@ -278,7 +278,7 @@ def test_nobody_promotes_where_a_controller_elects(tmp_path: Path) -> None:
     run(tmp_path / "run", script)
 
 
-def test_steps_of_the_scenario_can_be_ended_by_hand(tmp_path: Path) -> None:
+def test_scenario_steps_can_be_ended_by_hand(tmp_path: Path) -> None:
     texts = ("at 500ms partition b3 -> b1,b2 for 60s", "at 500ms kill b2 for 60s")
     plan = Plan(
         **{name: getattr(QUIET, name) for name in ("name", "seed", "shape", "producers")},
@@ -302,7 +302,7 @@ def test_steps_of_the_scenario_can_be_ended_by_hand(tmp_path: Path) -> None:
     assert not record.stalls
 
 
-def test_the_fault_phase_outlasts_its_steps_until_it_is_ended(tmp_path: Path) -> None:
+def test_storm_lasts_until_its_steps_are_ended(tmp_path: Path) -> None:
     async def script(hands: Hands) -> None:
         await trio.sleep(10 * QUIET.faults_s)
 

@@ -39,7 +39,7 @@ def test_operations_begin_one_by_one(rate: float, tmp_path: Path) -> None:
     assert 1.6 * rate < moments.total() < 2.4 * rate
 
 
-def test_at_a_high_rate_those_of_three_milliseconds_begin_together(tmp_path: Path) -> None:
+def test_sends_within_three_milliseconds_start_together(tmp_path: Path) -> None:
     moments = begun(1200.0, tmp_path)
     assert set(moments.values()) == {3}
     assert 1.6 * 1200 < moments.total() < 2.4 * 1200

@@ -42,7 +42,7 @@ def in_files(disk: SimDisk) -> int:
     return sum(1 for path in paths if disk.exists(path) and any(disk.contents(path)))
 
 
-def test_they_are_read_before_they_are_written_and_written_when_it_is_quiet() -> None:
+def test_units_are_readable_before_they_are_written() -> None:
     disks: list[SimDisk] = []
 
     async def work(store: MessageStore) -> object:

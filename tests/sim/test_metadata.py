@@ -174,7 +174,7 @@ def test_each_round_reports_deletions_after_the_tables() -> None:
         assert target.topics.replaced == 1
 
 
-def test_tables_are_copied_while_a_slow_disk_takes_over_the_rest() -> None:
+def test_tables_are_copied_beside_a_slow_disk() -> None:
     """Seeds 858169, 858783."""
     broker, target = Broker(), Target()
     target.gate = trio.Event()

@@ -129,7 +129,7 @@ def test_topic_with_a_rotten_name_is_restored() -> None:
         (b'"readQueueNums":4', b'"readQueueNums":2000000000', "A has readQueueNums=2000000000"),
     ],
 )
-def test_a_row_that_hides_messages_is_told(old: bytes, new: bytes, prefix: str) -> None:
+def test_row_hiding_messages_is_reported(old: bytes, new: bytes, prefix: str) -> None:
     async def fill(session: Session) -> None:
         await session.send("A", queue_id=2)
         await session.node.store.dispatched.wait_for(session.node.store.max_offset)
@@ -187,7 +187,7 @@ async def send_until_refused(session: Session) -> float:
         await trio.sleep(0.01)
 
 
-def test_nothing_is_promised_once_a_sync_of_the_log_has_failed() -> None:
+def test_failed_log_sync_promises_nothing_more() -> None:
     """Found by disk-sick seed 2: the slow sync of a mark held up the end, and the node went on."""
     ended: list[float] = []
 

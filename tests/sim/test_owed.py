@@ -55,7 +55,7 @@ def test_slave_without_its_end_is_no_master_until_resent(starts: int) -> None:
     assert session(ends_of, image=whole, config=MASTER).value == (owed_end, -1)
 
 
-def test_an_operator_may_give_up_what_is_owed() -> None:
+def test_operator_may_give_up_owed_bytes() -> None:
     image, (end, _) = as_slave(edited(session(fill_and_close).image, zeroed))
 
     async def go_on(store: MessageStore) -> int:

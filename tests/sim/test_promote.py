@@ -144,7 +144,7 @@ def test_second_slave_longer_than_the_promoted_one(tmp_path: Path) -> None:
         finish(group, tmp_path)
 
 
-def test_logs_with_nothing_in_common_are_refused_and_left_as_they_are() -> None:
+def test_unrelated_logs_are_refused_and_left_unchanged() -> None:
     with Group(5) as group:
         group.start("b1", "b2")
         group.simulation.run(2)
@@ -166,7 +166,7 @@ def test_logs_with_nothing_in_common_are_refused_and_left_as_they_are() -> None:
         assert group.log_of("b1") == before
 
 
-def test_without_the_setting_it_is_refused_and_the_setting_is_named() -> None:
+def test_refusal_names_the_missing_setting() -> None:
     with Group(6) as group:
         group.diverged = "refuse"
         before = begin(group)
@@ -242,7 +242,7 @@ def test_promoted_there_and_back(seed: int, power: str, tmp_path: Path) -> None:
         finish(group, tmp_path)
 
 
-def test_what_synchronous_replication_acknowledged_survives() -> None:
+def test_synchronously_replicated_messages_survive() -> None:
     """With one slave that had it: the longest slave is promoted, and nothing is lost."""
     with Group(8, sync=True) as group:
         group.start("b1", "b2", "b3")
@@ -266,7 +266,7 @@ def test_what_synchronous_replication_acknowledged_survives() -> None:
 # --- roles, routes, offsets
 
 
-def test_client_and_slaves_find_the_promoted_master_in_about_a_second() -> None:
+def test_clients_find_the_promoted_master_within_a_second() -> None:
     """The time counts from when it serves; no other node is restarted."""
     times: list[float] = []
 
@@ -297,7 +297,7 @@ def test_client_and_slaves_find_the_promoted_master_in_about_a_second() -> None:
         group.run_until_equal("b3")
 
 
-def test_offsets_beyond_the_promoted_log_are_brought_down() -> None:
+def test_offsets_beyond_the_promoted_log_are_lowered() -> None:
     """Else the group would never see the messages that get those queue offsets (T20)."""
 
     async def main(world: World) -> list[bytes]:

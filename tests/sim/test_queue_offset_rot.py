@@ -163,7 +163,9 @@ def test_rebuilt_queues_are_the_nodes(
         ([5, 6, 3], [5, 6, 7]),
     ],
 )
-def test_who_is_believed(offsets: list[int], slots: list[int | None]) -> None:
+def test_queue_offsets_are_corrected_by_their_neighbours(
+    offsets: list[int], slots: list[int | None]
+) -> None:
     """A gap is one when the queue goes on behind it; a queue that began anew is left as it was."""
     placer = Placer(1000)
     read = [unit for at, one in enumerate(offsets) for unit in placer.put(one, at, 100, 0)]

@@ -114,7 +114,7 @@ def test_file_in_place_of_our_folder_stops_the_start(name: str) -> None:
         session(count_of_t, image=edited(image, change))
 
 
-def test_what_cannot_be_moved_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_immovable_obstacle_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 

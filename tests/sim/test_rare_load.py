@@ -56,7 +56,7 @@ def test_rare_load_with_a_minority_that_stays_broken(tmp_path: Path) -> None:
     ("failover", "target", "count"),
     [(True, "leader", 1), (False, "b1", 0), (False, "follower:lagging", 0)],
 )
-def test_who_stays_broken_is_told(*, failover: bool, target: str, count: int) -> None:
+def test_permanently_broken_target_is_reported(*, failover: bool, target: str, count: int) -> None:
     """A leader only where another one is elected in its place."""
     shape = Shape(brokers=3, nameservers=2, min_isr=2, flush="sync", failover=failover)
     load = Producers(count=1, rate=10.0)

@@ -56,7 +56,7 @@ def test_a_replay_is_the_same_run(outcome: Outcome) -> None:
     assert replayed.outcome.digest == outcome.digest != ""
 
 
-def test_another_way_is_told_with_its_place(outcome: Outcome) -> None:
+def test_divergence_is_reported_with_its_place(outcome: Outcome) -> None:
     replay = Replay.of(outcome)
     second_plan = replace(SMALL, producers=replace(SMALL.producers, rate=11.0))
     changed = replace(replay, plan=second_plan, versions={**replay.versions, "trio": "0.1"})

@@ -22,9 +22,7 @@ def wait_for_producer(cluster: Cluster, seconds: float = 60) -> None:
 
 @pytest.mark.parametrize("sync_flush", [True])
 @pytest.mark.parametrize("seed", range(12))
-def test_kills_and_power_cuts_of_anyone_lose_nothing_acknowledged(
-    seed: int, sync_flush: bool
-) -> None:
+def test_kills_and_power_cuts_lose_nothing_acknowledged(seed: int, sync_flush: bool) -> None:
     random = Random(seed)
     with Cluster(seed, sync_flush=sync_flush) as cluster:
         for name in NAMES:

@@ -29,7 +29,7 @@ def test_slaves_hold_what_was_acknowledged_and_index_it() -> None:
             assert cluster.nodes[name].tables.topics.get("T") is not None
 
 
-def test_without_slaves_a_synchronous_send_times_out_with_its_own_code() -> None:
+def test_synchronous_send_without_slaves_times_out() -> None:
     with Cluster(seed=2) as cluster:
         cluster.start("master")
         cluster.run(1)
@@ -97,7 +97,7 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_nothing_acknowledged_is_lost_when_anyone_is_killed_at_any_moment(seed: int) -> None:
+def test_kill_of_any_node_loses_nothing_acknowledged(seed: int) -> None:
     """Kills in any order, of nodes that are recovering too."""
     random = Random(seed)
     names = ("master", "slave-1", "slave-2")
@@ -126,7 +126,7 @@ def test_nothing_acknowledged_is_lost_when_anyone_is_killed_at_any_moment(seed: 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_acknowledged_is_lost_when_a_power_cut_hits_a_sync_flush_group(seed: int) -> None:
+def test_power_cut_of_a_sync_flush_group_loses_nothing(seed: int) -> None:
     with Cluster(seed, sync_flush=True) as cluster:
         for name in ("master", "slave-1", "slave-2"):
             cluster.start(name)

@@ -164,7 +164,7 @@ def test_empty_slave_begins_at_the_first_kept_byte() -> None:
         assert slave.log.min_offset == 200_000
 
 
-def test_upstreams_way_gives_an_empty_slave_the_last_file_only() -> None:
+def test_upstream_mode_copies_only_the_last_file() -> None:
     with Group() as group:
         group.start("master", holding(550_000), fresh="last_file")
         slave = group.start("slave")
@@ -205,7 +205,7 @@ def test_returning_master_is_found_at_once_and_logged_twice() -> None:
 
 
 @pytest.mark.parametrize("end", [1, 7, 99_999, 100_000, 100_001, 250_000])
-def test_a_slave_goes_on_from_any_offset(end: int) -> None:
+def test_slave_resumes_from_any_offset(end: int) -> None:
     with Group() as group:
         group.start("master", holding(300_000))
         slave = group.start("slave", holding(end))
@@ -377,7 +377,7 @@ def test_segments_of_another_size_are_refused() -> None:
         assert slave.log.contents() == text(0, slave.log.written.value)
 
 
-def test_a_slave_follows_whom_it_is_told() -> None:
+def test_slave_follows_its_configured_master() -> None:
     with Group() as group:
         group.start("master", holding(10_000))
         slave = group.start("slave")
@@ -457,7 +457,7 @@ async def acknowledge_and_read_nothing(world: World, claimed: int) -> None:
     await trio.sleep(5)
 
 
-def test_what_was_not_sent_is_not_acknowledged() -> None:
+def test_unsent_offset_is_not_acknowledged() -> None:
     with Group() as group:
         master = group.start("master", holding(8_000_000), in_sync_replicas=2)
         group.simulation.run(0.1)
@@ -532,7 +532,7 @@ def test_two_slaves_of_one_host_are_two_replicas() -> None:
             assert master.confirmed.value == end
 
 
-def test_the_first_frames_parse_by_the_reader_and_stay_within_their_limits() -> None:
+def test_first_frames_respect_the_readers_limits() -> None:
     with Group() as group:
         group.start("master", holding(450_000))
         group.simulation.run(0.1)

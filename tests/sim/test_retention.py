@@ -165,7 +165,7 @@ def test_segment_being_read_waits_for_a_limited_time() -> None:
     assert session(work, config=config).value == (0, True, 4096)
 
 
-def test_dispatch_waits_for_space_and_goes_on() -> None:
+def test_dispatch_resumes_when_there_is_space() -> None:
     disks: list[SimDisk] = []
 
     async def work(store: MessageStore) -> object:

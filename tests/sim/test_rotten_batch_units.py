@@ -169,7 +169,7 @@ def test_whole_batch_queues_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("kinds", [("zeros", "zeros"), ("base bit 4", "offset bit 4")])
-def test_two_rotten_units_beside_each_other(kinds: tuple[str, str]) -> None:
+def test_two_adjacent_rotten_units(kinds: tuple[str, str]) -> None:
     def both(disk: SimDisk) -> None:
         rot(disk, 9, kinds[0])
         rot(disk, 10, kinds[1])
@@ -272,7 +272,7 @@ def test_cut_after_a_rotten_unit_of_an_expired_record(cut_behind: int, bit: int)
 
 
 @pytest.mark.parametrize("bit", [12, 13])
-def test_the_first_unit_of_a_file_may_be_rotten_too(bit: int) -> None:
+def test_first_unit_of_a_file_may_be_rotten(bit: int) -> None:
     """It names what lies before the log's beginning, as that of an expired record does."""
     config = replace(CONFIG, batch_queue_segment_size=5 * BATCH_UNIT.size)
     good = session(fill, config=config, topics=Batches()).image

@@ -199,7 +199,7 @@ def test_check_knows_the_hole_that_a_start_would_fill() -> None:
     )
 
 
-def test_one_order_is_remembered_once() -> None:
+def test_order_is_recorded_once() -> None:
     """Also where the damage is found below the mark and by the scan."""
 
     async def cuts(store: MessageStore) -> list[str]:

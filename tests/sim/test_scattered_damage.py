@@ -79,7 +79,7 @@ def test_scrub_keeps_its_rate_and_saves_its_findings(
     assert len(damage_found) == len({one.start for one in damage_found})
 
 
-def test_good_records_in_between_are_served_until_there_are_too_many() -> None:
+def test_records_between_damage_are_served_up_to_a_limit() -> None:
     """Then what is close together is one stretch, for the mark holds them all."""
     config = settings(segment_size=SEGMENT, scrub_rate=1 << 40)
 

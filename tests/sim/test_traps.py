@@ -72,7 +72,7 @@ async def put_numbered(store: MessageStore, count: int, size: int = 0) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_t01_power_loss_after_a_roll_leaves_no_acknowledged_message_unreachable(seed: int) -> None:
+def test_t01_power_loss_after_a_roll_loses_no_message(seed: int) -> None:
     async def six(store: MessageStore) -> None:
         for number in range(6):
             end = put(store, body=b"%d" % number + bytes(1000))[0]
@@ -89,7 +89,7 @@ def test_t01_power_loss_after_a_roll_leaves_no_acknowledged_message_unreachable(
     assert session(read, config=config, image=cut, boots=2).value == (list(range(6)), 6)
 
 
-def test_t02_no_record_is_skipped_where_queue_units_are_missing() -> None:
+def test_t02_missing_queue_units_hide_no_record() -> None:
     async def write(store: MessageStore) -> None:
         await put_numbered(store, 5)
         await settle(store)
@@ -119,7 +119,7 @@ def test_t03_an_empty_queue_segment_is_no_message() -> None:
     assert session(look, image=image).value == 0
 
 
-def test_t03_an_empty_second_queue_segment_does_not_stop_the_boot() -> None:
+def test_t03_empty_second_queue_segment_does_not_stop_the_boot() -> None:
     async def write(store: MessageStore) -> None:
         await put_numbered(store, 10)
         await settle(store)
@@ -146,7 +146,7 @@ def test_t04_cut_records_do_not_come_back() -> None:
     assert session(bodies, image=session(cut).image).value == numbered(3)
 
 
-def test_t05_a_record_with_erased_properties_is_not_accepted() -> None:
+def test_t05_record_with_erased_properties_is_not_accepted() -> None:
     async def write(store: MessageStore) -> int:
         put(store, body=b"m0")
         await settle(store)
@@ -244,7 +244,7 @@ def test_t06_pre_blank_units_are_no_messages() -> None:
     assert session(bounds, image=session(only_late).image).value == (7, [(7, b"m7")])
 
 
-def test_t07_damage_in_the_middle_is_reported_and_nothing_is_cut() -> None:
+def test_t07_damage_in_the_middle_is_reported_and_kept() -> None:
     async def write(store: MessageStore) -> None:
         await put_numbered(store, 8, 300)
         await store._flusher.flush()
@@ -305,7 +305,7 @@ def test_t09_index_entries_survive_a_crash(boots: int) -> None:
     assert session(query, image=session(write).image, boots=boots).value == [1] * 20
 
 
-def test_t10_a_failed_fsync_stops_the_store_and_leaves_abort() -> None:
+def test_t10_failed_fsync_stops_the_store_and_leaves_abort() -> None:
     acknowledged: list[int] = []
 
     async def write(store: MessageStore) -> None:
@@ -348,7 +348,7 @@ def test_t11_config_files_are_whole_after_any_crash() -> None:
     assert run_solo(load, image=whole.image).value["number"] == 2
 
 
-def test_t12_a_stray_file_is_reported_and_left_alone() -> None:
+def test_t12_stray_file_is_reported_and_left_alone() -> None:
     async def write(store: MessageStore) -> None:
         await put_numbered(store, 3)
         await settle(store)
@@ -468,7 +468,7 @@ def test_t14_deleted_topics_do_not_come_back() -> None:
     assert run.value == ([b"new"], [("Gone", 0), ("Kept", 0)])
 
 
-def test_t14_a_foreign_directory_is_dispatched_by_its_topic_table() -> None:
+def test_t14_foreign_directory_is_dispatched_by_its_topic_table() -> None:
     async def write(store: MessageStore) -> None:
         put(store, "Gone")
         put(store, "Kept")
@@ -528,7 +528,7 @@ def test_t15_min_is_never_above_max() -> None:
     assert 0 < new_min <= new_max == 8
 
 
-def test_t16_retention_goes_by_store_time_not_file_time() -> None:
+def test_t16_retention_uses_store_time_not_file_time() -> None:
     hour_ms = 3600 * 1000
 
     async def age(store: MessageStore) -> object:
@@ -563,7 +563,7 @@ def test_t17_store_times_never_fall() -> None:
     assert times[2] == times[1] == times[0] + 60_000
 
 
-def test_t18_a_record_larger_than_a_segment_is_refused() -> None:
+def test_t18_record_larger_than_a_segment_is_refused() -> None:
     async def large(store: MessageStore) -> object:
         run = store.begin()
         with pytest.raises(MessageRejected, match="mappedFileSizeCommitLog") as caught:
@@ -574,7 +574,7 @@ def test_t18_a_record_larger_than_a_segment_is_refused() -> None:
     assert session(large).value == (PutStatus.MESSAGE_ILLEGAL, True)
 
 
-def test_t19_a_slaves_log_may_end_inside_a_record() -> None:
+def test_t19_slave_log_may_end_inside_a_record() -> None:
     async def master(store: MessageStore) -> tuple[bytes, int]:
         await put_numbered(store, 2)
         return store.log.read(0, store.max_offset), store.max_offset
@@ -600,7 +600,7 @@ def test_t19_a_slaves_log_may_end_inside_a_record() -> None:
     assert after.value == (end // 2, end, numbered(2))
 
 
-def test_t20_the_last_durable_offset_is_told() -> None:
+def test_t20_last_durable_offset_is_reported() -> None:
     async def write(store: MessageStore) -> int:
         put(store, body=b"m0")
         await settle(store)
@@ -679,7 +679,7 @@ def test_t24_killed_recovery_resumes(
     assert count == 30
 
 
-def test_t07_damage_below_the_mark_is_found_by_the_scrub() -> None:
+def test_t07_scrub_finds_damage_below_the_mark() -> None:
     async def write(store: MessageStore) -> None:
         await put_numbered(store, 8, 300)
         await settle(store)

@@ -140,9 +140,7 @@ def test_impossible_export_is_refused_before_writing(spark: SparkSession, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_is_exported_while_a_segment_has_another_name(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_misnamed_segment_stops_the_export(spark: SparkSession, tmp_path: Path) -> None:
     store = unpack("clean", tmp_path)
     log = store / "commitlog"
     (log / "00000000000001048576").rename(log / "moved")
@@ -203,7 +201,7 @@ def test_messages_deleted_before_their_export_are_a_finding(
     ]
 
 
-def test_what_is_dropped_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+def test_dropped_rows_are_counted(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([Message(body=b"%d" % n) for n in range(6)])
     log.write(log.offsets[2], bytes(8))
     log.flip(log.offsets[4] + 88)  # its body
@@ -212,7 +210,7 @@ def test_what_is_dropped_is_counted(spark: SparkSession, tmp_path: Path) -> None
     assert report.notes == [f"store 0 to {log.end}: 2 that cannot be read were dropped"]
 
 
-def test_damaged_batches_are_told_and_have_no_body(spark: SparkSession, tmp_path: Path) -> None:
+def test_damaged_batches_are_reported_without_a_body(spark: SparkSession, tmp_path: Path) -> None:
     bodies = THREE, THREE[:-3], THREE
     log = Log(tmp_path / "store").append([Message(body=one, sys_flag=INNER) for one in bodies])
     log.flip(log.offsets[0] + 88)

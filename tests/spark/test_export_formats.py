@@ -136,7 +136,7 @@ def test_too_long_folder_name_is_reported(spark: SparkSession, tmp_path: Path) -
     assert "tags=xxx" in str(explain(caught.value))
 
 
-def test_a_format_without_its_jars_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_format_without_its_jars_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([Message(topic="A", body=b"x")])
     with pytest.raises(SparkFailed, match=r"needs the jars of io\.delta:delta-spark") as caught:
         run(spark, log.root, str(tmp_path / "out"), Form(format="delta"))

@@ -56,7 +56,7 @@ def bodies(spark: SparkSession, out: Path) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
-def test_an_export_goes_on_where_the_queues_ended(
+def test_export_continues_at_the_queues_ends(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     put(cluster, "A", 0, 40)

@@ -96,7 +96,7 @@ def test_damage_and_queue_offsets_that_cannot_be(spark: SparkSession, tmp_path: 
     assert job.report.counts["records"] == len(offsets) - 1
 
 
-def test_where_it_does_not_write(spark: SparkSession, tmp_path: Path) -> None:
+def test_impossible_output_directories(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "store"
     write(root, [Spec()])
     (tmp_path / "mine").mkdir()

@@ -43,7 +43,7 @@ def test_found_by_its_name_with_every_column(spark: SparkSession, log: Log) -> N
 
 
 @pytest.mark.slow
-def test_a_session_whose_times_have_no_zone(spark: SparkSession, log: Log) -> None:
+def test_session_with_timestamps_without_zone(spark: SparkSession, log: Log) -> None:
     """No read with times worked there, and what the error advised failed again."""
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     try:

@@ -253,7 +253,7 @@ def test_row_of_another_kind_is_not_skipped(spark: SparkSession, kind: str) -> N
         check_history(tables(spark, store)[1])
 
 
-def test_what_a_history_says_nothing_of_is_told(spark: SparkSession) -> None:
+def test_parts_missing_in_a_history_are_reported(spark: SparkSession) -> None:
     """The checks held, and nothing said that they had looked at nothing."""
     store = Store()
     history = tables(spark, store)[1]

@@ -77,7 +77,7 @@ def test_an_unreachable_controller(words: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.slow
-def test_a_send_that_reaches_nobody_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_send_without_a_broker_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["send", "-n", NOBODY, "-t", "T", "--body", "x"]) == 1
     assert capsys.readouterr().out.startswith("refused")
     assert main(["send", "-n", NOBODY, "-t", "T", "--body", "x", "--json"]) == 1

@@ -42,7 +42,7 @@ def test_config_error_names_file_line_and_key(
     assert f"{path}:2: flushDiskType=MAYBE" in capsys.readouterr().err
 
 
-def test_a_config_file_that_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_binary_config_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broker.conf"
     path.write_bytes(b"\xff\xfe\x00")
     assert main(["node", "-c", str(path)]) == 64

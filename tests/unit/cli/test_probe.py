@@ -106,7 +106,7 @@ def test_answers(
         struct.pack(">II", 6, 2) + b"{}",
     ],
 )
-def test_what_is_no_answer(
+def test_invalid_answers(
     data: bytes, serving: Callable[[Serve], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def serve(stream: socket.socket) -> None:
@@ -182,7 +182,7 @@ def test_nothing_is_loaded_that_takes_long(serving: Callable[[Serve], str]) -> N
     assert "json" in loaded
 
 
-def test_an_answer_that_only_trickles_in_is_none(
+def test_slow_partial_answer_counts_as_missing(
     serving: Callable[[Serve], str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -153,7 +153,7 @@ def test_fsck_of_damage_in_json(small: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["ls", "dump", "fsck"])
-def test_what_is_no_store(tmp_path: Path, command: str) -> None:
+def test_directory_without_a_store(tmp_path: Path, command: str) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         result = run(command, path)
         assert result.exit_code == 3

@@ -120,7 +120,7 @@ async def test_impossible_query_is_not_sent(
 
 
 @pytest.mark.parametrize("start", [1 << 200, -1, "firs", None, 1.0])
-def test_a_start_that_is_no_time_is_refused(start: Any) -> None:
+def test_invalid_start_time_is_refused(start: Any) -> None:
     with pytest.raises(BadMessage, match=r"start must be|a time must be"):
         _checked("T", "*", start)
 

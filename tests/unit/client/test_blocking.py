@@ -99,7 +99,7 @@ def test_calls_are_answered_from_several_threads() -> None:
         assert lists == [[]] * 4
 
 
-def test_who_polls_is_the_thread() -> None:
+def test_polling_thread_is_the_poller() -> None:
     """Else what one thread has in hand would be committed by another one's next poll."""
 
     async def poller() -> object:
@@ -179,7 +179,7 @@ def test_forked_child_gets_an_error_and_the_parent_continues() -> None:
         assert upkeep.route("T") is None
 
 
-def test_a_client_that_fails_says_so() -> None:
+def test_failed_client_raises_its_error() -> None:
     class Broken:
         async def __aenter__(self) -> None:
             raise ClientError("no good")
@@ -192,7 +192,7 @@ def test_a_client_that_fails_says_so() -> None:
         portal.open()
 
 
-def test_public_names_are_there_when_asked_for() -> None:
+def test_public_names_exist() -> None:
     for name in rocketbed.__all__:
         assert getattr(rocketbed, name) is not None
     assert rocketbed.Producer is producer.Producer

@@ -26,7 +26,7 @@ from tests.support.client import Stage, on_stage, port_of, route
 from tests.support.client_shelf import QUEUE, bodies, consumer, read, record, shelf
 
 
-def test_all_queues_of_all_brokers_are_read_in_order() -> None:
+def test_queues_of_all_brokers_are_read_in_order() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", "b")
         for name in "ab":
@@ -56,7 +56,7 @@ def test_all_queues_of_all_brokers_are_read_in_order() -> None:
         ("last", {0: 2}, 2),
     ],
 )
-def test_where_a_subscription_begins(start: Any, committed: dict[int, int], position: int) -> None:
+def test_start_of_a_subscription(start: Any, committed: dict[int, int], position: int) -> None:
     async def scenario(stage: Stage) -> int:
         stage.routes["T"] = route("a", queues=1)
         await shelf(stage, messages={0: bodies(4)}, minimum=1, committed=dict(committed))
@@ -338,7 +338,7 @@ def test_new_subscription_begins_after_processed_messages() -> None:
     on_stage(scenario)
 
 
-def test_a_slave_is_told_no_offsets() -> None:
+def test_slave_gets_no_commits() -> None:
     """Trap 15: flag 0x1 is cleared for a slave."""
 
     async def scenario(stage: Stage) -> None:
@@ -455,7 +455,7 @@ def test_immediate_empty_answer_does_not_spin() -> None:
     assert 10 < on_stage(scenario).value < 60
 
 
-def test_new_queues_of_a_topic_are_read_from_their_start() -> None:
+def test_new_queues_are_read_from_their_beginning() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", queues=1)
         await shelf(stage, messages={0: bodies(1), 1: bodies(2)})
@@ -536,7 +536,7 @@ def test_subscribing_again_changes_the_tags() -> None:
     on_stage(scenario)
 
 
-def test_poll_without_subscription_says_so() -> None:
+def test_poll_without_a_subscription_is_an_error() -> None:
     async def scenario(stage: Stage) -> None:
         async with consumer(stage) as reader:
             with pytest.raises(ClientError, match="call subscribe first"):

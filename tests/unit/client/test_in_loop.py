@@ -57,7 +57,7 @@ class Here:
 
 
 @pytest.mark.parametrize("is_late", [True, False], ids=["it returned first", "it was cancelled"])
-async def test_what_returned_before_it_was_cancelled_is_handled(is_late: bool) -> None:
+async def test_result_before_a_cancellation_is_processed(is_late: bool) -> None:
     """The end of a function and the stop of its client may meet between two threads."""
     here = Here()
     here.is_holding = is_late

@@ -44,7 +44,7 @@ from rocketbed.wire.properties import decode_properties
         ({"message_id": "a\x01"}, r"characters U\+0001 and U\+0002"),
     ],
 )
-def test_what_no_broker_takes(changes: dict[str, Any], reason: str) -> None:
+def test_unacceptable_messages(changes: dict[str, Any], reason: str) -> None:
     message = Message(**{"topic": "T", "body": b"x", **changes})
     with pytest.raises(BadMessage, match=reason):
         message.check()
@@ -95,7 +95,7 @@ def test_message_without_a_unique_key_uses_its_offset_id() -> None:
     assert message.message_id == message.offset_id
 
 
-def test_packed_bodies_are_unpacked_and_broken_ones_left_as_they_are() -> None:
+def test_packed_bodies_are_unpacked_and_broken_ones_kept() -> None:
     whole = Received.of(stored(zlib.compress(b"hello"), COMPRESSED | 0x300), "a")
     assert (whole.body, whole.is_packed) == (b"hello", False)
     broken = Received.of(stored(b"\x00nonsense", COMPRESSED), "a")

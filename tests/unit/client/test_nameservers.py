@@ -87,7 +87,7 @@ def test_single_silent_nameserver_is_named() -> None:
     assert silent == [("ns1", 9876)]
 
 
-def test_a_node_without_nameservers_is_told_so() -> None:
+def test_node_without_nameservers_is_reported() -> None:
     """Its brokers do not ask any for routes."""
 
     async def ask(world: World) -> None:
@@ -98,7 +98,7 @@ def test_a_node_without_nameservers_is_told_so() -> None:
         simulation.run_process(simulation.start("client", ask))
 
 
-def test_a_call_whose_time_is_over_ends() -> None:
+def test_call_ends_at_its_timeout() -> None:
     """A negative time-out ended the client with an error of trio's."""
 
     async def ask(world: World) -> bool:

@@ -58,7 +58,7 @@ def test_refusals_that_everyone_repeats(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [None, 1, 14])
-def test_unknown_is_retried_only_if_told_so(code: int | None) -> None:
+def test_unknown_is_retried_only_if_allowed(code: int | None) -> None:
     assert retried(unknown(code))
     assert not retried(unknown(code), unknown=False)
 

@@ -156,7 +156,7 @@ def test_broken_connection_is_unknown_and_retried_with_the_id() -> None:
     on_stage(scenario)
 
 
-def test_unknown_is_not_retried_when_told_not_to() -> None:
+def test_unknown_is_not_retried_if_forbidden() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
 
@@ -183,7 +183,7 @@ def test_a_retry_goes_to_another_broker() -> None:
     on_stage(scenario)
 
 
-def test_nobody_at_the_address_is_a_refusal() -> None:
+def test_missing_listener_is_a_refusal() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         async with producer(stage) as sender:
@@ -356,7 +356,7 @@ def test_long_bodies_are_packed(codec: Codec, flag: int) -> None:
     on_stage(scenario)
 
 
-def test_ways_to_pack_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_compressions(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(stage: Stage) -> None:
         with pytest.raises(BadMessage, match="one of lz4, zstd, zlib"):
             producer(stage, compress="gzip")

@@ -76,7 +76,7 @@ def test_queue_missing_from_the_topic_refreshes_the_route(is_known: bool) -> Non
     on_stage(scenario)
 
 
-def test_a_topic_that_nobody_makes_is_refused() -> None:
+def test_uncreatable_topic_is_refused() -> None:
     async def scenario(stage: Stage) -> None:
         async with producer(stage) as sender:
             outcome = await sender.send(MESSAGE)
@@ -124,7 +124,7 @@ def test_no_nameserver_is_a_refusal_that_names_it() -> None:
     on_stage(scenario)
 
 
-def test_headers_change_to_msgpack_once_a_server_says_so() -> None:
+def test_headers_change_to_msgpack_on_the_servers_offer() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
 
@@ -144,7 +144,7 @@ def test_headers_change_to_msgpack_once_a_server_says_so() -> None:
     on_stage(scenario)
 
 
-def test_brokers_hear_of_the_group_and_of_its_end() -> None:
+def test_brokers_learn_of_the_groups_begin_and_end() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         broker = await stage.broker()

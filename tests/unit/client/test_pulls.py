@@ -62,7 +62,7 @@ def test_waiting_pull_says_so_and_outlasts_the_broker() -> None:
     on_stage(scenario)
 
 
-def test_tags_are_compared_as_words_although_the_broker_took_them_for_equal() -> None:
+def test_tags_with_equal_hashes_are_told_apart() -> None:
     """`Aa` and `BB` have the same Java hash."""
 
     async def scenario(stage: Stage) -> None:
@@ -91,7 +91,7 @@ def test_expressions_without_a_tag_are_refused(expression: str) -> None:
 
 
 @pytest.mark.parametrize("hold_s", [-1.0, math.inf, math.nan])
-def test_holds_that_are_no_time_are_refused(hold_s: float) -> None:
+def test_invalid_hold_times_are_refused(hold_s: float) -> None:
     async def scenario(stage: Stage) -> None:
         with pytest.raises(BadMessage, match="hold_s"):
             consumer(stage, hold_s=hold_s)
@@ -143,7 +143,7 @@ def test_records_before_damage_are_delivered_and_skippable() -> None:
     on_stage(scenario)
 
 
-def test_a_damaged_record_is_told_not_handed_over() -> None:
+def test_damaged_record_is_reported_and_not_delivered() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         content = Shelf(messages={0: bodies(2)})
@@ -163,7 +163,7 @@ def test_a_damaged_record_is_told_not_handed_over() -> None:
     on_stage(scenario)
 
 
-def test_pulls_from_nobody() -> None:
+def test_pulls_from_missing_brokers() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         async with consumer(stage) as reader:

@@ -125,7 +125,7 @@ def test_unused_route_is_refreshed_with_a_short_wait(is_silent: bool, master: st
     assert on_stage(scenario).value < 0.6
 
 
-def test_where_a_broker_is_counts_for_all_routes() -> None:
+def test_broker_address_applies_to_all_routes() -> None:
     """Each of hundreds of topics led once to a master that had moved (seed 840113)."""
 
     async def scenario(stage: Stage) -> None:
@@ -174,7 +174,7 @@ def test_an_old_route_is_better_than_none() -> None:
     on_stage(scenario)
 
 
-def test_a_topic_that_is_gone_is_gone() -> None:
+def test_deleted_topic_has_no_route() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
         async with Session(stage.world, NAMESERVER) as session:
@@ -235,7 +235,7 @@ def test_wrong_route_is_refreshed_twice_a_second() -> None:
     assert 10 <= on_stage(scenario).value <= 11
 
 
-def test_a_template_serves_those_who_make_topics_only() -> None:
+def test_template_route_serves_only_topic_creators() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["TBW102"] = route("a", queues=8)
         async with Session(stage.world, NAMESERVER) as session:
@@ -269,7 +269,7 @@ def test_a_nameserver_that_refuses_is_quoted() -> None:
     on_stage(scenario)
 
 
-def test_an_address_that_is_none_is_told() -> None:
+def test_invalid_address_is_reported() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = nowhere()
         async with Session(stage.world, NAMESERVER) as session:
@@ -290,7 +290,7 @@ def test_lists_of_nameservers(text: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ";", "a", "a:x", "a:99999", ":1", []])
-def test_lists_that_are_none(text: Any) -> None:
+def test_invalid_lists(text: Any) -> None:
     with pytest.raises(BadMessage):
         parse_nameservers(text)
 
@@ -337,7 +337,7 @@ def test_silent_nameserver_leaves_time_for_others() -> None:
     on_stage(scenario)
 
 
-def test_one_that_is_in_trouble_is_passed_over() -> None:
+def test_troubled_nameserver_is_skipped() -> None:
     """It refuses, or names an invalid broker address; another one works."""
 
     async def scenario(stage: Stage) -> None:

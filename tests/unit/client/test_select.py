@@ -37,7 +37,7 @@ def chosen(
     return Counter(selector.choose(among, avoid, now).broker_name for _ in range(times))
 
 
-def test_round_robin_takes_every_queue_in_turn_from_any_start() -> None:
+def test_round_robin_covers_every_queue_from_any_start() -> None:
     among = queues("a", "b")
     for start in (0, 3, 0x7FFFFFFF):
         selector = RoundRobin(start)
@@ -68,7 +68,7 @@ def test_an_unknown_choice_is_refused() -> None:
         make_selector("fastest", 0)  # type: ignore[arg-type]
 
 
-def test_least_latency_tries_each_broker_and_stays_with_the_fastest() -> None:
+def test_least_latency_tries_every_broker_first() -> None:
     selector = LeastLatency()
     among = queues("a", "b", "c")
     for name, latency in (("a", 5.0), ("b", 1.0)):
@@ -78,7 +78,7 @@ def test_least_latency_tries_each_broker_and_stays_with_the_fastest() -> None:
     assert chosen(selector, among, 4) == {"b": 4}
 
 
-def test_least_latency_takes_the_fastest_brokers_queues_in_turn() -> None:
+def test_least_latency_rotates_the_fastest_brokers_queues() -> None:
     selector = LeastLatency()
     selector.record("a", 9.0, failed=False, now_s=0.0)
     selector.record("b", 1.0, failed=False, now_s=0.0)

@@ -40,7 +40,7 @@ async def refused(call: Callable[[], Awaitable[object]]) -> str:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_client_that_is_not_open(call: Callable[[], Awaitable[object]]) -> None:
+def test_unopened_client(call: Callable[[], Awaitable[object]]) -> None:
     assert "in `async with`" in trio.run(refused, call)
 
 

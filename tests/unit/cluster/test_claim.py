@@ -28,7 +28,7 @@ def is_free(directory: Path) -> bool:
         return False
 
 
-def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+def test_second_claim_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
     with claimed(tmp_path):
         refused = pytest.raises(ClusterError, match="another command is using the cluster in")
         with refused, claimed(tmp_path):
@@ -70,7 +70,7 @@ def test_a_directory_that_stays_empty_is_not_left(tmp_path: Path) -> None:
     assert (directory / FILE).exists()
 
 
-def test_a_directory_that_was_there_stays(tmp_path: Path) -> None:
+def test_existing_directory_stays(tmp_path: Path) -> None:
     with claimed(tmp_path, make=True):
         pass
     assert tmp_path.is_dir()
@@ -83,7 +83,7 @@ def test_a_refused_command_takes_nothing_from_the_first(tmp_path: Path) -> None:
         assert directory.is_dir()
 
 
-def test_a_directory_made_anew_is_another_one(tmp_path: Path) -> None:
+def test_recreated_directory_is_another_one(tmp_path: Path) -> None:
     directory = tmp_path / "cluster"
     with claimed(directory, make=True):
         directory.rmdir()
@@ -110,7 +110,7 @@ def test_a_file_in_the_place_is_named(tmp_path: Path) -> None:
     [("up", "--port", "0"), ("up", "--docker"), ("down", "--remove"), ("promote", "slave-1")],
     ids=lambda words: "-".join(words),
 )
-def test_commands_refuse_beside_another(
+def test_commands_refuse_to_run_concurrently(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     with claimed(tmp_path):

@@ -85,7 +85,7 @@ def test_failover_group_differs_only_in_its_controller() -> None:
     assert shared[0] == shared[1]
 
 
-def test_each_node_has_a_volume_and_an_address_of_its_own() -> None:
+def test_each_node_has_its_own_volume_and_address() -> None:
     text = (COMPOSE / "classic.yaml").read_text()
     for number, name in enumerate(NODES):
         part, address = service(text, name), f"${{SUBNET}}.{21 + number}"
@@ -94,7 +94,7 @@ def test_each_node_has_a_volume_and_an_address_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("path", FILES_OF_COMPOSE, ids=lambda path: path.name)
-def test_every_container_has_limits_and_its_log_is_rotated(path: Path) -> None:
+def test_containers_have_limits_and_rotated_logs(path: Path) -> None:
     """The first part of a file sets them for all its services."""
     text = path.read_text()
     shared = text[text.index("image: ") :].partition("\n\n")[0]
@@ -180,7 +180,7 @@ def test_the_image_has_all_that_the_wheel_has() -> None:
         assert re.search(rf"^COPY .*\b{name} .*/source/$", DOCKERFILE, re.MULTILINE)
 
 
-def test_what_is_copied_in_is_let_in() -> None:
+def test_copied_files_are_not_ignored() -> None:
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line}
     for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE):
         assert {name.rstrip("/") for name in line.split()} <= let_in, line

@@ -122,7 +122,7 @@ async def test_program_ended_before_inspection_has_a_code_and_no_pid(
 
 
 @pytest.mark.parametrize("call_name", ["start", "inspect"])
-async def test_one_that_does_not_start_is_taken_away(
+async def test_container_that_fails_to_start_is_removed(
     call_name: str, api: FakeApi, container: Container
 ) -> None:
     def refuse(name: str) -> None:
@@ -157,7 +157,7 @@ def test_another_refusal_is_not_tried_again(api: FakeApi) -> None:
     assert not api.networks_made
 
 
-def test_networks_whose_names_contain_ours_are_others(api: FakeApi) -> None:
+def test_networks_with_longer_names_are_others(api: FakeApi) -> None:
     api.networks_made["ours-too"] = "10.77.0.0/24"
     assert not has_network(daemon_of(api), "ours")
     make_network(daemon_of(api), "ours", "run")
@@ -247,7 +247,7 @@ def test_several_groups_have_an_address_for_each_member(docker: FakeApi, tmp_pat
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_a_cluster_that_is_not_written_leaves_nothing(
+def test_unwritten_cluster_leaves_nothing(
     error: type[BaseException], docker: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(cluster: DockerCluster) -> None:
@@ -260,7 +260,7 @@ def test_a_cluster_that_is_not_written_leaves_nothing(
     assert not (tmp_path / "bed").exists()
 
 
-def test_what_else_is_in_the_directory_stays(
+def test_other_files_in_the_directory_stay(
     docker: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "master" / "store"
@@ -277,7 +277,7 @@ def test_what_else_is_in_the_directory_stays(
     assert not (tmp_path / "master/broker.conf").exists()
 
 
-def test_the_same_directory_by_a_link_is_the_same_cluster(docker: FakeApi, tmp_path: Path) -> None:
+def test_directory_behind_a_link_is_the_same_cluster(docker: FakeApi, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "bed")
     DockerCluster.create_in_docker(tmp_path / "bed", slaves=0)
     loaded = DockerCluster.load(tmp_path / "link")
@@ -327,7 +327,7 @@ def test_directory_of_a_process_cluster_gets_no_containers(
     assert (tmp_path / FILE).read_text() == before
 
 
-def test_a_cluster_whose_daemon_is_gone_says_so(tmp_path: Path) -> None:
+def test_cluster_without_its_daemon_reports_it(tmp_path: Path) -> None:
     plan = ClusterPlan(members=(ClusterMember(name="nameserver", port=1),), subnet="10.5.0.0/24")
     replace(plan, daemon=f"unix://{tmp_path}/socket").save(tmp_path)
     with pytest.raises(DockerError, match=f"no Docker daemon runs at {tmp_path}/socket.*delete"):

@@ -48,20 +48,20 @@ def test_log_that_lost_its_end_and_went_on_has_diverged(tmp_path: Path, parted: 
 
 
 @pytest.mark.parametrize("size", [1777, 70_001])
-def test_who_parted_long_ago_has_still(tmp_path: Path, size: int) -> None:
+def test_old_divergence_is_found(tmp_path: Path, size: int) -> None:
     """No message of one begins where one of the other does, for more than is looked at."""
     count = (COMPARED_BYTES + MIB) // size
     assert part(tmp_path, [100] * 20, [90_000] * ((COMPARED_BYTES + MIB) // 90_000), [size] * count)
 
 
-def test_messages_of_any_size_and_the_ends_of_files_are_seen(tmp_path: Path) -> None:
+def test_divergence_is_found_at_any_size_and_file_end(tmp_path: Path) -> None:
     assert part(tmp_path / "larger than what is looked at", [100], [9 * MIB], [9 * MIB])
     kib = 1024
     assert part(tmp_path / "a filler there, a message here", [100 * kib] * 9, [200 * kib], [kib])
     assert part(tmp_path / "both end in fillers", [100], [600 * kib] * 2, [700 * kib] * 2)
 
 
-def test_a_file_that_is_gone_hides_nothing_else(tmp_path: Path) -> None:
+def test_missing_file_hides_nothing_else(tmp_path: Path) -> None:
     assert part(tmp_path, [100], [90_000] * 130, [70_001] * 170)
     (tmp_path / "a/commitlog" / f"{4 * MIB:020d}").unlink()
     end = 11 * MIB

@@ -78,7 +78,7 @@ def test_ports_are_in_the_range_of_the_environment(
     assert all(member.port in port_range for member in make_plan(slaves=2).members)
 
 
-def test_a_range_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_range_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PORTS_VARIABLE, "21000-21099")
     with pytest.raises(PortRangeError, match="among those of ROCKETBED_PORTS=21000-21099: give"):
         free_ports(0, 40)
@@ -87,7 +87,7 @@ def test_a_range_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "text", ["", "21000", "21000-", "a-b", "80-1000", "21000-21098", "64950-65049", "3-1"]
 )
-def test_what_is_no_range_of_ports_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_invalid_port_range_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(PORTS_VARIABLE, text)
     with pytest.raises(PortRangeError, match="such as 20000-21999"):
         free_port()
@@ -217,7 +217,7 @@ def test_a_promotion_is_its_groups_affair() -> None:
     }
 
 
-def test_one_group_has_the_names_it_always_had() -> None:
+def test_single_group_keeps_its_usual_names() -> None:
     names = [member.name for member in make_plan(slaves=2, failover=True, groups=1).members]
     assert names == ["nameserver", "node-1", "node-2", "node-3"]
 
@@ -305,7 +305,7 @@ async def test_observer_sees_the_end_of_a_foreign_process(tmp_path: Path) -> Non
     assert await process.wait_ended() == -signal.SIGKILL
 
 
-async def test_what_a_process_printed_is_kept(tmp_path: Path) -> None:
+async def test_output_of_a_process_is_kept(tmp_path: Path) -> None:
     process = sleeper(tmp_path / "p", "import sys; print('out'); sys.exit('failed')")
     for _ in range(2):
         process.start()

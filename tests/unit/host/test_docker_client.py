@@ -72,7 +72,7 @@ def test_no_daemon(tmp_path: Path) -> None:
         Daemon.connect(f"unix://{tmp_path}/socket")
 
 
-def test_a_socket_that_nobody_listens_on(tmp_path: Path) -> None:
+def test_socket_without_a_listener(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as unused:
         unused.bind(str(tmp_path / "socket"))
     with pytest.raises(DockerError, match=r"no Docker daemon runs at .*start one"):

@@ -66,14 +66,16 @@ def test_present_objects_are_removed_and_missing_ones_are_fine(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("statuses", [(409, 409, 404), (403, 204)])
-def test_what_is_busy_is_waited_for(statuses: tuple[int, ...], tmp_path: Path) -> None:
+def test_busy_object_is_waited_for(statuses: tuple[int, ...], tmp_path: Path) -> None:
     """Somebody else removes the container; a container is still leaving the network."""
     with daemon(tmp_path / "socket", *statuses) as requests:
         assert REMOVERS["docker-network"](record(tmp_path / "socket"))
     assert requests == ["/networks/thing"] * len(statuses)
 
 
-def test_what_stays_busy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanently_busy_object_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(janitor_docker, "BUSY_S", 0.0)
     with (
         daemon(tmp_path / "socket", 403),

@@ -77,7 +77,7 @@ def test_s8_a_wrong_time(root: Path) -> None:
     assert "after the begin" in only(check(root), "index-matches-log")
 
 
-def test_s10_keys_that_are_not_indexed(root: Path) -> None:
+def test_s10_unindexed_keys(root: Path) -> None:
     build(root, some(20))
     index_file(root, 1).unlink()
     only(check(root), "index-complete")
@@ -149,7 +149,7 @@ def test_s10_rocketmq_recovery_from_too_late_lost_keys(root: Path) -> None:
     assert only(check(root), "index-complete").startswith("6 keys from log ")
 
 
-def test_s8_a_step_back_in_the_middle_of_a_file_is_no_recovery(root: Path) -> None:
+def test_s8_step_back_inside_a_file_is_no_recovery(root: Path) -> None:
     offsets = build(root, some(22))
     index_again(root, offsets, 0)
     path = index_file(root, -1)
@@ -161,7 +161,7 @@ def test_s8_a_step_back_in_the_middle_of_a_file_is_no_recovery(root: Path) -> No
     ("clean", "missing", "severity"),
     [(False, 1, Severity.TAIL), (False, 2, Severity.DAMAGE), (True, 1, Severity.DAMAGE)],
 )
-def test_s10_a_kill_between_a_queue_and_the_index(
+def test_s10_kill_between_a_queue_and_the_index(
     root: Path, clean: bool, missing: int, severity: Severity
 ) -> None:
     """Queues first, the index last (store.md 7): it may lack one record that a queue knows."""
@@ -204,7 +204,7 @@ def test_index_with_tags_is_sound_and_rebuilt_with_tags(root: Path, tmp_path: Pa
     assert len(contents(root)) > 6
 
 
-def test_our_mark_tells_of_tags_where_the_index_is_gone(root: Path, tmp_path: Path) -> None:
+def test_our_mark_records_tags_of_a_missing_index(root: Path, tmp_path: Path) -> None:
     with_tags(root)
     shutil.move(root / "index", tmp_path / "index")
     mark = Mark(store_id="5f", offset=0, index_tags=True, clean=bytes(40).hex())

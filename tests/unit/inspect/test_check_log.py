@@ -47,7 +47,7 @@ def test_s1_a_missing_segment(root: Path) -> None:
 
 
 @pytest.mark.parametrize("has_files", [True, False])
-def test_s1_queues_without_a_log_are_damage_if_they_have_files(root: Path, has_files: bool) -> None:
+def test_s1_queues_without_a_log_are_damage_with_files(root: Path, has_files: bool) -> None:
     """If nothing was synced, a power loss leaves their folders."""
     build(root, some(5))
     for folder in ("commitlog", "index", "" if has_files else "consumequeue"):
@@ -73,7 +73,7 @@ def test_sizes_a_short_segment(root: Path) -> None:
     assert {"sizes", "no-silent-damage"} <= broken(report)
 
 
-def test_sizes_an_empty_last_segment_is_deleted_by_the_next_start(root: Path) -> None:
+def test_sizes_empty_last_segment_is_removed_by_a_start(root: Path) -> None:
     build(root, some(40))
     (root / "commitlog" / f"{SEGMENT * 2:020d}").touch()
     only(check(root), "sizes", Severity.TAIL)
@@ -116,7 +116,7 @@ def test_s9_erased_bytes_with_good_records_behind(root: Path) -> None:
     assert report.log_end > offsets[39]
 
 
-def test_s13_erased_bytes_at_the_end_are_a_torn_tail(root: Path) -> None:
+def test_s13_erased_end_is_a_torn_tail(root: Path) -> None:
     offsets = build(root, some(10), clean=False)
     path, position = segment_of(root, offsets[9])
     overwrite(path, position + 40, bytes(SEGMENT - position - 40))
@@ -127,7 +127,7 @@ def test_s13_erased_bytes_at_the_end_are_a_torn_tail(root: Path) -> None:
     assert broken(report) == {"log-end", "nothing-beyond-log"}
 
 
-def test_s13_a_torn_last_record_of_a_log_alone(root: Path) -> None:
+def test_s13_torn_last_record_of_a_log_alone(root: Path) -> None:
     """A cut within the last record, nothing dispatched from it: a tail and nothing else."""
     specs = some(10)
     offsets = write_log(root, specs)
@@ -159,7 +159,7 @@ def test_s9_filler_short_of_the_end(root: Path) -> None:
     assert "no-silent-damage" in broken(check(root))
 
 
-def test_s9_a_closed_hole_is_only_told(root: Path) -> None:
+def test_s9_closed_hole_is_only_reported(root: Path) -> None:
     specs = some(6)
     specs[3] = Spec(topic="!", body=b"damaged bytes", sys_flag=0xC)
     build(root, specs)

@@ -66,7 +66,7 @@ def test_s12_no_abort_file_over_a_torn_tail(root: Path) -> None:
     assert report.worst == Severity.DAMAGE
 
 
-def test_s12_with_an_abort_file_it_is_a_tail(root: Path) -> None:
+def test_s12_is_a_tail_with_an_abort_file(root: Path) -> None:
     offsets = build(root, some(5), clean=False)
     path, _ = segment_of(root, 0)
     overwrite(path, offsets[4] + 400, b"remains of a record")
@@ -122,7 +122,7 @@ def test_topics_of_the_wrong_kind(root: Path) -> None:
     assert "topics" in broken(check(root))
 
 
-def test_topics_unknown_to_the_table_are_told(root: Path) -> None:
+def test_unknown_topics_are_reported(root: Path) -> None:
     build(root, some(5))
     config = root / "config"
     config.mkdir()
@@ -132,7 +132,7 @@ def test_topics_unknown_to_the_table_are_told(root: Path) -> None:
     assert report.verdict == "good"
 
 
-def test_store_times_that_step_back_are_told(root: Path) -> None:
+def test_backward_store_times_are_reported(root: Path) -> None:
     build(root, [Spec(store_ms=2000), Spec(store_ms=1000), Spec(store_ms=3000)])
     report = check(root)
     assert report.verdict == "good"
@@ -165,7 +165,7 @@ def test_s18_a_live_store(root: Path) -> None:
     assert not check(root).live
 
 
-def test_progress_is_told_in_bytes_of_the_log(root: Path) -> None:
+def test_progress_is_reported_in_bytes_of_the_log(root: Path) -> None:
     body = bytes(1 << 20)
     big = Settings.from_properties({"mappedFileSizeCommitLog": str(1 << 26)})
     write_log(root, [Spec(body=body)] * 40, segment=1 << 26)

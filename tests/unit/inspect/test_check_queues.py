@@ -34,7 +34,7 @@ def test_s3_a_unit_beyond_the_log(root: Path) -> None:
     only(check(root), "nothing-beyond-log")
 
 
-def test_s3_after_an_unclean_stop_it_is_a_tail(root: Path) -> None:
+def test_s3_is_a_tail_after_an_unclean_stop(root: Path) -> None:
     build(root, some(5), clean=False)
     overwrite(queue_file(root), 5 * 20, UNIT.pack(SEGMENT * 9, 120, 0))
     only(check(root), "nothing-beyond-log", Severity.TAIL)
@@ -46,7 +46,7 @@ def test_s4_a_unit_with_a_wrong_size(root: Path) -> None:
     assert "bytes" in only(check(root), "queue-entries-match-log")
 
 
-def test_s4_a_unit_behind_the_last_record(root: Path) -> None:
+def test_s4_unit_after_the_last_record(root: Path) -> None:
     offsets = build(root, some(5))
     overwrite(queue_file(root), 5 * 20, UNIT.pack(offsets[1], 120, 0))
     assert "no record of this queue" in only(check(root), "queue-entries-match-log")
@@ -61,7 +61,7 @@ def test_s4_a_queue_of_a_topic_without_records(root: Path) -> None:
     assert "no record of this queue" in only(check(root), "queue-entries-match-log")
 
 
-def test_s4_units_of_records_below_the_log_are_fine(root: Path) -> None:
+def test_s4_units_below_the_log_are_fine(root: Path) -> None:
     first = SEGMENT * 3
     specs = some(8)
     build(root, [Spec(queue_offset=4, properties=specs[0].properties), *specs[1:3]], first=first)
@@ -78,13 +78,13 @@ def test_s5_a_missing_unit(root: Path) -> None:
     assert "queue offsets 2 to 2" in only(check(root), "queue-entries-complete")
 
 
-def test_s5_a_pre_blank_in_place_of_a_record(root: Path) -> None:
+def test_s5_pre_blank_in_place_of_a_record(root: Path) -> None:
     build(root, some(5))
     overwrite(queue_file(root), 2 * 20, PRE_BLANK)
     only(check(root), "queue-entries-complete")
 
 
-def test_s5_and_s12_units_missing_at_the_end_of_a_clean_store(root: Path) -> None:
+def test_s5_s12_missing_last_units_of_a_clean_store(root: Path) -> None:
     build(root, some(5))
     overwrite(queue_file(root), 3 * 20, bytes(40))
     assert broken(check(root)) == {"queue-entries-complete", "abort-file"}
@@ -96,14 +96,14 @@ def test_s5_units_not_dispatched_yet_are_a_tail(root: Path) -> None:
     assert "not dispatched yet" in only(check(root), "queue-entries-complete", Severity.TAIL)
 
 
-def test_s5_a_unit_of_before_the_kill_is_missed(root: Path) -> None:
+def test_s5_missing_unit_from_before_the_kill(root: Path) -> None:
     """Dispatch goes in the order of the log, so a unit below what another queue has was there."""
     build(root, [*some(5), *some(2, topic="Other")], clean=False)
     overwrite(queue_file(root), 3 * 20, bytes(40))
     only(check(root), "queue-entries-complete")
 
 
-def test_s5_queues_that_are_gone_after_a_kill(root: Path) -> None:
+def test_s5_missing_queues_after_a_kill(root: Path) -> None:
     """RocketMQ's recovery need not begin early enough to write all of them again."""
     build(root, some(5), clean=False)
     overwrite(queue_file(root), 0, bytes(100))
@@ -112,7 +112,7 @@ def test_s5_queues_that_are_gone_after_a_kill(root: Path) -> None:
     only(check(root), "queue-entries-complete", Severity.TAIL)
 
 
-def test_s5_queues_that_are_gone(root: Path) -> None:
+def test_s5_missing_queues(root: Path) -> None:
     build(root, some(25))
     for path in queue_file(root).parent.iterdir():
         path.unlink()
@@ -175,7 +175,7 @@ def test_s7_a_wrong_tag_code(root: Path) -> None:
     assert "tag code" in only(check(root), "queue-tag-codes")
 
 
-def test_transactions_that_are_not_committed_have_no_unit(root: Path) -> None:
+def test_uncommitted_transactions_have_no_unit(root: Path) -> None:
     specs = [Spec(), Spec(sys_flag=0x4), Spec(sys_flag=0xC), Spec(sys_flag=0x8)]
     build(root, specs)
     assert check(root).verdict == "good"

@@ -107,7 +107,7 @@ def test_s6_a_gap_between_batches(root: Path) -> None:
     assert "is due" in only(check(root), "queue-entry-places")
 
 
-def test_single_messages_of_a_batch_topic_have_no_unit(root: Path) -> None:
+def test_batch_topics_single_messages_have_no_unit(root: Path) -> None:
     (root / "config").mkdir(parents=True)
     (root / "config" / "topics.json").write_text(TOPICS)
     build(root, [inner(3, 0), Spec("B", queue_offset=3)])
@@ -211,7 +211,7 @@ def test_an_index_layout_is_read_off_its_files(
     pool.close()
 
 
-def test_an_unknown_layout_is_asked_for(root: Path) -> None:
+def test_unknown_layout_is_looked_up(root: Path) -> None:
     build(root, some(3))
     index_file(root).write_bytes(bytes(5000))
     opened = open_directory(root)

@@ -96,7 +96,7 @@ async def test_lost_beginning_is_damage_by_the_mark(tmp_path: Path) -> None:
     [("rocketbed.ckpt", Severity.DAMAGE), ("rocketbed.flushed", Severity.NOTE)],
 )
 @pytest.mark.parametrize("data", [b"", b"\xff" * 12])
-async def test_own_marks_that_are_not_whole_are_told(
+async def test_incomplete_own_marks_are_reported(
     tmp_path: Path, name: str, severity: Severity, data: bytes
 ) -> None:
     """After a clean stop W says what `rocketbed.flushed` did."""

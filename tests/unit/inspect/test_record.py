@@ -128,7 +128,7 @@ def test_the_three_wanted_properties_are_the_parsed_ones(raw: bytes) -> None:
     assert [key.decode() for key in dispatched.index_keys()] == unique + parts
 
 
-def test_tag_code_is_a_hash_or_the_time_of_delivery() -> None:
+def test_tag_code_is_a_hash_or_delivery_time() -> None:
     assert tag_code("T", b"TagA", b"", 5, LEVELS) == 2598919
     assert tag_code("T", b"", b"", 5, LEVELS) == 0
     delay = b"DELAY\x012\x02"
@@ -174,7 +174,7 @@ def test_an_empty_body_has_no_checksum() -> None:
     assert parsed(bytes(data)).body == b""
 
 
-def test_a_record_that_stands_elsewhere() -> None:
+def test_misplaced_record() -> None:
     assert fault(WORKED, offset=118).rule == "record-offset"
 
 

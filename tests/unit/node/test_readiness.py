@@ -28,7 +28,7 @@ def not_ready(reason: str) -> tuple[int, str]:
     return ResponseCode.SERVICE_NOT_AVAILABLE, reason
 
 
-def test_a_node_that_needs_nobody_is_ready() -> None:
+def test_standalone_node_is_ready() -> None:
     assert with_node(ask) == READY
     assert with_node(ask, "brokerRole=SYNC_MASTER") == READY
     assert with_node(ask, "brokerRole=ASYNC_MASTER", "inSyncReplicas=2") == READY
@@ -85,7 +85,7 @@ def test_broker_without_registration_is_not_ready() -> None:
     assert answer == not_ready("registered at no nameserver: 10.0.0.8:9876;10.0.0.9:9876")
 
 
-def test_one_nameserver_is_enough() -> None:
+def test_single_nameserver_suffices() -> None:
     async def scenario(session: Session) -> tuple[int, str | None]:
         registered = session.node.registration.registered
         registered[("10.0.0.9", 9876)] = True

@@ -28,7 +28,7 @@ def test_sizes_have_units(value: float, shown_text: str) -> None:
     assert in_bytes(value) == shown_text
 
 
-def test_bars_stand_on_the_axis_and_keep_gaps() -> None:
+def test_bars_start_at_the_axis_and_keep_gaps() -> None:
     drawing = bars([(0, 10.0), (3000, 5.0)], 1000, short)
     places = re.findall(
         r'class="bar" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', drawing

@@ -52,7 +52,7 @@ def marked(log: Log, broker: str = "broker-a", **more: str) -> int:
     return sum(count for rows in actual.values() for row in rows or () for _, count in row[-1])
 
 
-def test_what_is_marked(tmp_path: Path) -> None:
+def test_marked_rows_are_read(tmp_path: Path) -> None:
     log = store(tmp_path)
     assert marked(log) == 20
     with pytest.raises(OptionError, match=r"name broker broker-a, and the path store: call each"):
@@ -268,7 +268,7 @@ async def test_markers_deleted_at_the_master_are_read_from_its_slave(own: list[i
             await _bodies(log, queue, 0, 1)
 
 
-def test_without_any_queues_nobody_can_tell(tmp_path: Path) -> None:
+def test_markers_are_unknown_without_queues(tmp_path: Path) -> None:
     log = store(tmp_path)
     shutil.rmtree(log.root / "consumequeue")
     with pytest.raises(BadMarker, match="without consume queues nobody can tell"):

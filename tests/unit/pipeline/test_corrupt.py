@@ -142,7 +142,7 @@ def test_every_split_sees_the_same_damage(tmp_path: Path, how: str) -> None:
         assert rows(log.root, splitBytes=size, syncMode=mode) == whole
 
 
-def test_what_is_not_asked_for_is_not_judged(tmp_path: Path) -> None:
+def test_unselected_rows_are_not_judged(tmp_path: Path) -> None:
     log = healthy(tmp_path)
     log.flip(at(log) + 90)
     assert len(rows(log.root, ["body"])) == COUNT
@@ -230,7 +230,7 @@ def test_bad_range_may_match_any_filter(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("value", [bytes(8), struct.pack(">q", 1 << 45)])
-def test_one_damaged_time_leaves_no_file_out(tmp_path: Path, value: bytes) -> None:
+def test_damaged_time_leaves_no_file_out(tmp_path: Path, value: bytes) -> None:
     log = Log(tmp_path / "store").append(messages(60, store_ms=STORE_MS))
     for file in sorted((log.root / "commitlog").iterdir()):
         log.write(int(file.name) + 56, value)
@@ -291,7 +291,7 @@ def test_garbage_instead_of_all_records_is_damage(tmp_path: Path, has_abort: boo
         rows(log.root, mode="FAILFAST")
 
 
-def test_garbage_instead_of_the_last_file_of_a_closed_store(tmp_path: Path) -> None:
+def test_garbage_last_file_of_a_closed_store(tmp_path: Path) -> None:
     log = healthy(tmp_path).close()
     log.append([Message(body=bytes(3000))])
     start = log.offsets[-1]
@@ -402,7 +402,7 @@ def test_bytes_after_a_filler_are_not_the_log(tmp_path: Path) -> None:
     }
 
 
-def test_a_name_that_is_no_offset(tmp_path: Path) -> None:
+def test_file_name_without_an_offset(tmp_path: Path) -> None:
     log = healthy(tmp_path)
     (log.root / "commitlog" / ("9" * 20)).write_bytes(b"x")
     assert len(rows(log.root)) == COUNT

@@ -115,7 +115,7 @@ def test_columns_by_names_schema_or_default(tmp_path: Path) -> None:
     assert same_batch.equals(named)
 
 
-def test_one_host_among_many(tmp_path: Path) -> None:
+def test_single_host_among_many(tmp_path: Path) -> None:
     log = store(tmp_path, messages(3))
     log.write(log.offsets[1] + 48, bytes([10, 0, 255, 1]) + struct.pack(">i", 65535))
     assert [row["born_host"] for row in rows(log.root, ["born_host"])] == [

@@ -80,7 +80,7 @@ def test_concurrent_manifest_writers_are_reported(tmp_path: Path) -> None:
         second.begin(Part("p", "b", 0, 9))
 
 
-def test_a_manifest_of_an_older_export_goes_on(tmp_path: Path) -> None:
+def test_manifest_of_an_older_export_is_continued(tmp_path: Path) -> None:
     old = {"format": 1, "columns": ["topic"], "topics": [], "mode": "PERMISSIVE"}
     part = {"name": "p", "broker": "b", "start": 0, "end": 9, "rows": 1, "files": []}
     (tmp_path / NAME).write_text(json.dumps({**old, "parts": [part]}))
@@ -118,7 +118,7 @@ def test_empty_export_does_not_bind_the_next_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 9, "columns": []}'])
-def test_a_broken_manifest_is_told(tmp_path: Path, text: str) -> None:
+def test_broken_manifest_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(PipelineError, match="invalid manifest"):
         opened(tmp_path)
@@ -136,7 +136,7 @@ def test_two_exports_at_once_are_refused(tmp_path: Path) -> None:
         assert (tmp_path / "out").is_dir()
 
 
-def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_uncreatable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     place = Place.of(str(tmp_path / "file" / "out"), ())
     with pytest.raises(PipelineError, match="cannot write to"), place.locked():
@@ -178,13 +178,13 @@ def test_a_format_counts_in_any_case(name: str) -> None:
     assert Form(format=name).is_of_files
 
 
-def test_what_a_text_can_hold_is_written() -> None:
+def test_texts_hold_every_writable_value() -> None:
     Form(format="csv", columns=("tags", "store_timestamp", "crc_ok")).check()
     Form(format="json", columns=("body", "keys")).check()
     Form(format="text", columns=("queue_id", "tags"), partition_by=("queue_id",)).check()
 
 
-def test_bytes_are_not_exported_as_csv_and_spark_does_not_even_start(tmp_path: Path) -> None:
+def test_csv_refuses_bytes_before_spark_starts(tmp_path: Path) -> None:
     """They were what Spark shows of them, `[74 61 67]`, in a run that was good."""
     settings = JobSettings(stores=(str(tmp_path),), columns=("topic", "tags", "body"))
     form = Form(format="csv", partition_by=())
@@ -195,7 +195,7 @@ def test_bytes_are_not_exported_as_csv_and_spark_does_not_even_start(tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_columns_are_those_asked_for_or_all() -> None:
+def test_columns_are_the_chosen_ones_or_all() -> None:
     assert exported_columns(("topic", "body")) == ("topic", "body")
     everything = exported_columns(())
     assert "uniq_key" in everything
@@ -211,7 +211,7 @@ def test_names_of_columns_count_in_any_case() -> None:
         exported_columns(("Topic", "TOPIC"))
 
 
-def test_properties_stand_in_the_files_once() -> None:
+def test_properties_are_in_the_files_once() -> None:
     """And an export that began without the column goes on."""
     assert "properties" in exported_columns(())
     assert "headers" not in exported_columns(())

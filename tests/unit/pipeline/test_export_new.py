@@ -114,7 +114,7 @@ def test_queue_away_during_a_rewrite_is_exported_later(
 
 
 @pytest.mark.parametrize("more", [0, 99, 100])
-def test_what_a_member_lacks_is_noted(
+def test_missing_messages_of_a_member_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     job, parts = run(tmp_path, cluster({A: (0, 900), B: (0, 900)}, more=more), monkeypatch)
@@ -204,7 +204,7 @@ def test_concurrent_rewrite_of_a_part_is_noticed(tmp_path: Path) -> None:
         first.end(part)
 
 
-def test_nobody_else_exports_before_a_job_has_ended(
+def test_no_second_export_before_a_job_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a killed job removed files of the next one."""

@@ -46,7 +46,7 @@ def test_settings_apply_to_s3_and_its_bucket_only(tmp_path: Path) -> None:
     assert Options.parse({"path": "s3a://logs/x", **own}).fs == tuple(own.items())
 
 
-def test_of_azure_only_its_accounts() -> None:
+def test_azure_settings_are_only_its_accounts() -> None:
     key = "fs.azure.account.key"
     of_one = f"{key}.acc.dfs.core.windows.net"
     conf = CONF | {f"spark.hadoop.{key}": "a2V5", f"spark.hadoop.{of_one}": "bWlu"}

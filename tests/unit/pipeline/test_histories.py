@@ -117,7 +117,7 @@ def lines(count: int) -> str:
 
 
 @pytest.mark.parametrize("step", [1, 7, 50, 51, 1000, 10**6])
-def test_every_line_is_read_once_however_the_file_is_cut(tmp_path: Path, step: int) -> None:
+def test_every_line_is_read_once_however_split(tmp_path: Path, step: int) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text(lines(12).rstrip("\n"))
     size = path.stat().st_size

@@ -17,7 +17,7 @@ HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "trio"}
         ("pyspark_rocketbed", {"pyspark", "pyarrow", "numpy"}),
     ],
 )
-def test_what_a_module_brings_along(module: str, brings: set[str]) -> None:
+def test_imports_of_a_module(module: str, brings: set[str]) -> None:
     program = f"import sys, {module}; print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -180,7 +180,7 @@ def test_a_messages_checksum_may_be_left_out(tmp_path: Path) -> None:
     assert (row["body"], row["crc_ok"]) == (b"one", True)
 
 
-def test_properties_of_a_message_are_as_they_stand(tmp_path: Path) -> None:
+def test_properties_of_a_message_are_unchanged(tmp_path: Path) -> None:
     stored = "KEYS\x01a\x02bare\x02EMPTY\x01\x02TAGS\x01x\x02TAGS\x01y"
     log = Log(tmp_path / "store").append(
         [Message(body=packed((b"one", 0, stored)), sys_flag=INNER)]

@@ -70,7 +70,9 @@ def test_logs_of_two_brokers_are_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("longest", [False, True])
-def test_what_a_member_lacks_is_noted(longest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_messages_of_a_member_are_noted(
+    longest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An audit of half of a cluster's messages was good, and said nothing."""
     queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
     snapshot = QueueSnapshot({"b|T|0": queue}, {"b|T|0": QueueBounds(0, 40, 90, 2)})

@@ -131,7 +131,7 @@ def test_misplaced_option_is_an_error_with_the_nearest_name(
 
 
 @pytest.mark.parametrize("use", Use)
-def test_pushdown_is_told_why_there_is_none(use: Use) -> None:
+def test_pushdown_option_explains_its_absence(use: Use) -> None:
     with pytest.raises(OptionError, match=r"pushed down.*Give topics") as caught:
         read_options({"pushDown": "false"}, use)
     assert caught.value.condition is Condition.UNKNOWN_OPTION
@@ -237,7 +237,7 @@ def test_settings_of_azure_are_as_hadoop_writes_them() -> None:
         ("pahts", "/x", r"unknown option pahts \(is path meant"),
     ],
 )
-def test_what_cannot_be_is_named(name: str, text: str, pattern: str) -> None:
+def test_invalid_value_is_named(name: str, text: str, pattern: str) -> None:
     with pytest.raises(OptionError, match=pattern) as caught:
         Options.parse({name: text})
     assert name in str(caught.value)

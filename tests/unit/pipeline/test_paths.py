@@ -131,7 +131,7 @@ def test_files_of_this_machine_may_have_a_scheme(tmp_path: Path, start: str) -> 
         ("HDFS://host:8020/store", RemoteStorage("hdfs", "host:8020")),
     ],
 )
-def test_where_a_path_lies(path: str, storage: Storage) -> None:
+def test_location_of_a_path(path: str, storage: Storage) -> None:
     assert storage_of(path) == storage
 
 
@@ -181,7 +181,7 @@ def test_no_dots_are_left_in_a_path_elsewhere(path: str, plain: str) -> None:
     assert plain_path(path) == plain
 
 
-def test_google_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_google_gets_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """pyarrow's own limit for a server that does not answer is a quarter of an hour."""
     limits_used: list[dict[str, timedelta]] = []
     monkeypatch.setattr("pyarrow.fs.GcsFileSystem", lambda **limits: limits_used.append(limits))
@@ -209,7 +209,7 @@ def test_threads_share_one_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [place for place, _ in file_systems] == created * 2
 
 
-def test_a_scheme_that_nobody_knows() -> None:
+def test_unknown_scheme() -> None:
     with pytest.raises(StorageError, match="nope://host cannot be opened: Unrecognized file"):
         rows("nope://host/store")
 
@@ -259,7 +259,7 @@ def test_settings_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", ("a", "s", "t")),
     ],
 )
-def test_who_asks_s3(
+def test_s3_credentials_provider(
     providers: str, expected: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Like Hadoop: use the first provider that has all it needs."""
@@ -338,7 +338,7 @@ def test_settings_of_azure(settings: dict[str, str], expected: dict[str, str]) -
     assert azure_arguments(settings, "acc.dfs.core.windows.net") == AZURE | expected
 
 
-def test_what_azure_cannot_take() -> None:
+def test_azure_refuses_unsupported_settings() -> None:
     lacking = {"fs.azure.account.auth.type": "OAuth", **APPLICATION}
     del lacking["fs.azure.account.oauth2.client.secret"]
     with pytest.raises(StorageError, match=r"auth\.type=OAuth needs fs\.azure.*client\.secret$"):

@@ -284,7 +284,7 @@ def test_queue_offsets_that_do_not_follow_one_another(
 
 
 @pytest.mark.parametrize("position", [30, 100], ids=["its place", "its body"])
-def test_damage_is_told_and_built_around(position: int, tmp_path: Path) -> None:
+def test_damage_is_reported_and_built_around(position: int, tmp_path: Path) -> None:
     root = tmp_path / "store"
     offsets = write_log(root, [keyed(number, body=bytes(60)) for number in range(60)])
     path, within = segment_of(root, offsets[25])

@@ -20,7 +20,7 @@ def test_hashes_are_javas(texts: list[str | None], skipped: int) -> None:
 
 @settings(deadline=None)  # the first array loads pandas
 @given(TEXTS, st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=9))
-def test_keys_behind_a_topic(texts: list[str | None], topic: str) -> None:
+def test_key_hashes_after_a_topic(texts: list[str | None], topic: str) -> None:
     offsets, data = text_parts(pyarrow.array(texts, pyarrow.string()))
     sizes = offsets[1:] - offsets[:-1]
     starts = sizes.astype("uint32") * 0 + (java_hash(topic + "#") & 0xFFFFFFFF)

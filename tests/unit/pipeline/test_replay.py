@@ -77,7 +77,7 @@ async def test_gaps_are_kept_and_scaled(autojump_clock: MockClock) -> None:
     assert await times_of(rows[:1], later) == ([2], 0)
 
 
-async def test_a_task_that_fell_behind_catches_up(autojump_clock: MockClock) -> None:
+async def test_late_task_catches_up(autojump_clock: MockClock) -> None:
     rows = rows_due([0, 1000, 2000, 9000])
     result = await times_of(rows, Pace(speed=1.0, first_ms=FIRST_MS), takes_s=1.5)
     assert result == ([0, 1.5, 3, 9], 1000)
@@ -91,7 +91,7 @@ async def test_a_rate_holds_whatever_the_gaps_were(autojump_clock: MockClock) ->
     assert (await times_of(rows, Pace()))[0] == [0.0] * 200
 
 
-def test_what_goes_out_together() -> None:
+def test_messages_of_one_request() -> None:
     groups = list(grouped(rows_due([0, 10, 20, 30, 500]), Pace(speed=1.0, first_ms=FIRST_MS)))
     assert [(at, len(group)) for at, group in groups] == [(0, 3), (0.03, 1), (0.5, 1)]
     assert [len(group) for _, group in grouped(rows_due([0] * (GROUP_MAX + 1)), Pace())] == [
@@ -102,7 +102,7 @@ def test_what_goes_out_together() -> None:
     assert list(grouped([], Pace())) == []
 
 
-def test_queues_are_spread_over_tasks_and_rates_with_them() -> None:
+def test_queues_and_rates_are_spread_over_tasks() -> None:
     assert deal([10, 90, 40, 45], 2) == [1, 0, 1, 1]
     assert deal([5], 8) == [0]
     queues = [queue(0, messages=30), queue(1, messages=10, first_ms=FIRST_MS - 7)]
@@ -169,7 +169,7 @@ def test_survey_shows_records_of_unknown_topic_or_time(
         ({"topics": ("%RETRY%g",)}, "a system topic of its cluster"),
     ],
 )
-def test_what_cannot_be_replayed(options: dict[str, Any], pattern: str) -> None:
+def test_impossible_replays(options: dict[str, Any], pattern: str) -> None:
     job = Job("replay", JobSettings(stores=("x",)))
     with pytest.raises(WrongUsage, match=pattern):
         replay(job, ReplayOptions(target="h:1", **options))

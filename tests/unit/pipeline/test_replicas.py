@@ -54,7 +54,7 @@ def test_directory_may_have_a_comma_in_its_name(before: str, tmp_path: Path) -> 
     assert [one.broker for one in replicas][1:] == ["m", "x"]
 
 
-def test_one_directory_twice_is_refused(tmp_path: Path) -> None:
+def test_repeated_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="two stores have the same name"):
         parse_paths(f"{tmp_path},{tmp_path}/")
 
@@ -88,7 +88,7 @@ def test_empty_log_is_reported_and_has_no_topics(
         rows(log.root, topics="Nope")
 
 
-def test_a_start_behind_every_end_is_said_once(
+def test_start_beyond_every_end_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It gave no rows, in silence."""
@@ -123,7 +123,7 @@ def test_empty_replica_limits_the_others_with_a_warning(
     assert rows(full.root, topics="Nope") == []  # unknown without queues
 
 
-def test_topics_of_batch_queues_and_of_the_table_are_known(tmp_path: Path) -> None:
+def test_batch_queue_and_table_topics_are_known(tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([Message(), Message(topic="Gone")])
     (log.root / "batchconsumequeue" / "Batch" / "0").mkdir(parents=True)
     (log.root / "consumequeue" / ".DS_Store").write_bytes(b"no topic")
@@ -137,16 +137,14 @@ def test_topics_of_batch_queues_and_of_the_table_are_known(tmp_path: Path) -> No
         rows(log.root, topics=".DS_Store")
 
 
-def test_topics_that_nobody_can_tell_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknowable_topics_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = Log(tmp_path / "store", has_queues=False).append([Message()])
     (log.root / "consumequeue").mkdir()
     assert rows(log.root, topics="Nope") == []
     assert f"{log.root}: neither queues nor config/topics.json say" in caplog.text
 
 
-def test_one_store_by_two_ways_is_refused(tmp_path: Path) -> None:
+def test_store_reached_by_two_paths_is_refused(tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([Message()])
     (tmp_path / "link").symlink_to(log.root)
     for path in (f"{log.root},{tmp_path}/link", f"a/0={log.root},b/0={log.root}"):

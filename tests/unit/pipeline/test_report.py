@@ -196,7 +196,7 @@ def test_a_staging_directory_goes_unless_it_was_renamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_what_a_signal_leads_to_is_an_interrupt(number: signal.Signals) -> None:
+def test_signal_becomes_an_interrupt(number: signal.Signals) -> None:
     """Raised within a call of Spark's it comes out as an error of that call."""
 
     def work(job: Job) -> None:
@@ -224,7 +224,7 @@ def test_without_a_terminal_a_phase_is_a_line() -> None:
     assert stream.getvalue() == "reading ...\n"
 
 
-def test_on_a_terminal_a_phase_is_counted_and_ends_with_its_time() -> None:
+def test_terminal_shows_counts_and_times_of_phases() -> None:
     stream = io.StringIO()
     progress = Progress(stream, live=True)
     with pytest.raises(ValueError, match="x"), progress.phase("failing"):
@@ -261,7 +261,7 @@ def test_a_file_is_put_in_place_whole(tmp_path: Path) -> None:
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("a", "two")]
 
 
-def test_what_java_writes_goes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_java_output_goes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import os
 
     with quiet_java(tmp_path / "log"):
@@ -300,7 +300,7 @@ def test_wrong_usage(words: str, reason: str, capsys: pytest.CaptureFixture[str]
     assert reason in capsys.readouterr().err
 
 
-def test_no_secret_stands_in_a_report() -> None:
+def test_report_contains_no_secret() -> None:
     conf = {"spark.hadoop.fs.s3a.secret.key": "hidden", "spark.executor.memory": "1g"}
     settings = JobSettings(stores=("/s",), conf=conf)
     report = run_job("test", settings, lambda _: None)

@@ -73,7 +73,7 @@ def test_every_broker_keeps_its_newest_segment() -> None:
     assert retention_row([], hours=24, now_ms=NOW_MS)["oldest_kept_ms"] is None
 
 
-def test_what_compaction_would_remove() -> None:
+def test_removals_by_compaction() -> None:
     row = key_row("T", messages=10, total=1000, keyed=8, keyed_bytes=800, keys=3, last=290)
     assert (row["compactable_messages"], row["compactable_bytes"]) == (5, 510)
     assert row["compactable_share"] == 0.51

@@ -62,7 +62,7 @@ def test_damage_is_found_there_too(s3: S3Server, tmp_path: Path) -> None:
         rows(location, mode="FAILFAST", **s3.options)
 
 
-def test_one_bucket_under_two_schemes_is_one_store(s3: S3Server, tmp_path: Path) -> None:
+def test_bucket_under_two_schemes_is_one_store(s3: S3Server, tmp_path: Path) -> None:
     """Every row was there twice."""
     location = s3.put(Log(tmp_path / "store").append(messages(3)).root, "twice/store")
     same_location = location.replace("s3a://", "s3://")
@@ -170,7 +170,7 @@ def test_the_environment_says_where(
     assert len(rows(location)) == 60
 
 
-def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_server(tmp_path: Path) -> None:
     options = {"fs.s3a.endpoint": "http://127.0.0.1:1", "fs.s3a.endpoint.region": "us-east-1"}
     (replica,) = parse_paths("s3a://gone/store", tuple(options.items()))
     assert replica.storage == storage_of("s3a://gone/store", tuple(options.items()))

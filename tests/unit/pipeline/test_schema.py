@@ -20,7 +20,7 @@ def test_default_columns_leave_out_what_is_costly() -> None:
     assert records_ddl() == records_ddl(DEFAULT_COLUMNS)
 
 
-def test_columns_come_in_the_order_asked_for() -> None:
+def test_columns_keep_the_requested_order() -> None:
     assert records_ddl(["body", "topic"]) == "`body` binary, `topic` string"
     assert arrow_schema("records", ["body", "topic"]).types == [pyarrow.binary(), pyarrow.string()]
 

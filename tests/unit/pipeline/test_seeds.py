@@ -101,7 +101,7 @@ def test_order_of_seeds_is_deterministic() -> None:
     assert runs[-1] == (7, True)
 
 
-def test_how_many_are_run_twice() -> None:
+def test_number_of_repeated_seeds() -> None:
     options = CampaignOptions(seeds=SeedOptions(scenario="s"), out=Path("o"))
     assert checked(range(5, 205), options) == [104, 204]
     assert checked(range(3), options) == [2]

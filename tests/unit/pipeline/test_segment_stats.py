@@ -282,7 +282,7 @@ def test_a_second_run_reads_what_is_new(tmp_path: Path, log: Log, out: Path) -> 
     assert report.notes == []
 
 
-def test_what_a_row_says(tmp_path: Path) -> None:
+def test_contents_of_a_row(tmp_path: Path) -> None:
     """A record of three messages is one record; delayed messages have their topic of the log."""
     batch = Message("B", THREE, "KEYS\x01k\x02INNER_NUM\x013\x02", sys_flag=INNER)
     late = Message(DELAYED, store_ms=STORE_MS + 5)
@@ -581,7 +581,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
     assert rows(log.root, stats=tmp_path / "stats", startTimestamp=0) == []
 
 
-def test_where_statistics_have_no_meaning(log: Log, out: Path) -> None:
+def test_statistics_are_refused_where_meaningless(log: Log, out: Path) -> None:
     with pytest.raises(OptionError, match="view=files does not support option stats"):
         rows(log.root, view="files", stats=out)
     with pytest.raises(OptionError, match="option stats is for batch reads, not streams"):

@@ -149,7 +149,7 @@ def test_a_row_that_was_read_can_be_written() -> None:
     assert copied.properties == {ORIGIN: "FIRST"}
 
 
-def test_columns_count_before_the_stored_properties_where_they_are_null_too() -> None:
+def test_columns_override_stored_properties_even_if_null() -> None:
     """The old tag and keys came back."""
     stored = "KEYS\x01k1\x02TAGS\x01red\x02color\x01blue\x02"
     blank: dict[str, list[Any]] = {"tags": [None], "keys": [None], "properties": [stored]}
@@ -197,7 +197,7 @@ def row(number: int, *, size: int = 10, topic: str = "T", queue: int | None = No
     return Outgoing(number, Message(topic, bytes(size)), queue, None)
 
 
-def test_requests_hold_every_row_once_and_keep_the_order_of_a_queue() -> None:
+def test_requests_hold_every_row_once_in_queue_order() -> None:
     rows = [
         row(number, topic="TU"[number % 2], queue=None if number % 3 else number % 5)
         for number in range(3000)
@@ -277,7 +277,7 @@ def test_a_batch_without_rows_is_marked_too() -> None:
         ).encode(),
     ],
 )
-def test_what_is_no_marker_is_an_error(body: bytes) -> None:
+def test_invalid_marker_is_an_error(body: bytes) -> None:
     marker = encode_marker("job", 0, "one", runs(1))
     with pytest.raises(BadMarker):
         committed("job", [*marker, body])
@@ -293,7 +293,7 @@ def test_what_is_no_marker_is_an_error(body: bytes) -> None:
         (["T", "U"], "with 2 rows of T, so 2 rows of T, U were not written: give", ""),
     ],
 )
-def test_an_id_that_other_rows_had_is_told(
+def test_reused_row_id_is_reported(
     topics: list[str | None],
     error: str,
     warning: str,

@@ -55,7 +55,7 @@ def test_paths_that_cannot_be(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "pattern"), [("nothing", "no such directory"), ("", "no commitlog")]
 )
-def test_a_directory_that_is_no_store(tmp_path: Path, name: str, pattern: str) -> None:
+def test_directory_without_a_store(tmp_path: Path, name: str, pattern: str) -> None:
     with pytest.raises(NotAStore, match=pattern):
         rows(tmp_path / name)
 
@@ -201,7 +201,7 @@ def test_the_end_of_a_log_without_records(tmp_path: Path) -> None:
     assert rows(log.root) == []
 
 
-def test_what_all_replicas_of_a_broker_hold(tmp_path: Path) -> None:
+def test_common_end_of_a_brokers_replicas(tmp_path: Path) -> None:
     long = Log(tmp_path / "long").append(messages(60))
     short = Log(tmp_path / "short").append(messages(33))
     both = [replica(long, "long"), replica(short, "short")]

@@ -91,7 +91,7 @@ def test_the_form_on_disk() -> None:
         ({"v": 1, "kind": "physical", "brokers": {"a": 5}}, "does not contain a rocketbed offset"),
     ],
 )
-def test_what_is_no_offset_is_refused(value: Any, reason: str) -> None:
+def test_invalid_offset_is_refused(value: Any, reason: str) -> None:
     with pytest.raises(StreamError, match=reason):
         StreamOffset.parse(value, PHYSICAL)
 

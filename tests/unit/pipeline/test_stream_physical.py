@@ -249,7 +249,7 @@ def test_an_emptied_first_file_is_not_retention(tmp_path: Path) -> None:
     assert rows(both, start, end(both, start)) == expected
 
 
-def test_one_replica_that_still_has_it_is_enough(tmp_path: Path) -> None:
+def test_single_replica_with_the_data_is_enough(tmp_path: Path) -> None:
     offsets = write_log(tmp_path / "whole", SPECS, segment=SEGMENT)
     stream = log(two_replicas(tmp_path, [200, 200]))
     start = stream.initial()
@@ -302,7 +302,7 @@ def test_a_log_that_is_shorter_everywhere(tmp_path: Path) -> None:
     assert len(rows(loose, back, end(loose, back))) == 20
 
 
-def test_a_directory_that_is_gone_from_the_start(tmp_path: Path) -> None:
+def test_missing_directory_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(StreamError, match=r"after 0\.001 s still: .*nowhere"):
         log(f"a={tmp_path / 'nowhere'}", retryTimeoutMs=1).initial()
 
@@ -521,7 +521,7 @@ def test_a_segment_under_another_name_ends_a_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_damage_behind_the_last_record_ends_a_stream(
+def test_damage_after_the_last_record_ends_a_stream(
     tmp_path: Path, is_closed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "a"

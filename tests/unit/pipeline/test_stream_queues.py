@@ -121,7 +121,7 @@ def test_waiting_has_a_limit(
         "nothing was read",
     ],
 )
-def test_where_a_shorter_queue_goes_on(
+def test_offset_after_a_shortened_queue(
     mark: Mark, found_at: int | None, goes_on: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)

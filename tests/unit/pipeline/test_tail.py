@@ -90,9 +90,7 @@ def test_json_has_every_column_and_every_byte() -> None:
         ({"stores": ("x",), "remote": "sc://h"}, {}, "with --remote give --out"),
     ],
 )
-def test_what_cannot_be_followed(
-    settings: dict[str, Any], options: dict[str, Any], pattern: str
-) -> None:
+def test_impossible_tails(settings: dict[str, Any], options: dict[str, Any], pattern: str) -> None:
     job = Job("tail", JobSettings(**settings))
     with pytest.raises(WrongUsage, match=pattern):
         tail(job, TailOptions(**options), print)
@@ -116,7 +114,7 @@ def test_bad_range_is_a_line_and_no_message() -> None:
     assert written[0] == "17 hello"
 
 
-def test_what_is_kept_of_batches_does_not_grow() -> None:
+def test_kept_totals_of_batches_do_not_grow() -> None:
     """It was a few MiB a day. An idle batch is told of under the number of the next one."""
     totals = BatchTotals()
     counted = [{"unreadable": 1}, {"values": [1], "schema": {}}]  # the second over Connect

@@ -134,7 +134,7 @@ def test_disagreeing_judges_are_a_finding(
     assert Judgement(record=None, results=[result]).finding_ids == ["second-opinion"]
 
 
-def test_what_did_not_run_cannot_disagree() -> None:
+def test_checks_that_did_not_run_cannot_disagree() -> None:
     silent = [not_run("lost-write", "m", "cut"), not_applicable("group-skip", "m", "no groups")]
     unaffected = [result for result in ALL_WELL if result.id not in ("lost-write", "group-skip")]
     result = compare(silent + unaffected, spark(V1=1))
@@ -171,7 +171,7 @@ def test_a_verify_that_fails_proves_nothing(
     assert judge_run(directory, recoveries=0).exit_code == 0
 
 
-def test_what_a_run_requires_is_handed_over(tmp_path: Path) -> None:
+def test_requirements_of_a_run_are_passed_on(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     assert run_plan(PLAN, directory=directory).verdict == "pass"
     required = read_requirement(write_requirement(directory))
@@ -194,7 +194,7 @@ def choose_ends(stores: tuple[str, ...]) -> int:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"groups": {"b": ["b1"]}, "stores": {}}'])
-def test_a_run_without_a_usable_record_is_told(tmp_path: Path, text: str) -> None:
+def test_run_without_a_usable_record_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(PipelineError, match=r"run\.json"):
         read_run(tmp_path)
@@ -209,7 +209,7 @@ def test_run_without_its_master_cannot_be_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 2}', '{"format": 1, "excused": 4}'])
-def test_a_broken_requirement_is_told(tmp_path: Path, text: str) -> None:
+def test_broken_requirement_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "requirement.json").write_text(text)
     with pytest.raises(PipelineError, match=r"requirement\.json"):
         read_requirement(tmp_path / "requirement.json")
@@ -238,7 +238,7 @@ def test_the_order_of_a_topic_is_of_reads() -> None:
 
 
 @pytest.mark.parametrize(("copies", "end"), [(1, 90), (2, 80), (3, 70), (4, 0)])
-def test_how_far_enough_replicas_reach(copies: int, end: int) -> None:
+def test_end_held_by_enough_replicas(copies: int, end: int) -> None:
     assert firm_end([80, 70, 90], copies) == end
 
 

@@ -81,7 +81,7 @@ def test_damaged_body_is_a_row_and_missing_records_an_error() -> None:
         rows(good + alien[:4] + b"XXXX" + alien[8:])
 
 
-def test_records_of_another_place_are_told() -> None:
+def test_misplaced_records_are_reported() -> None:
     """For example where a unit of the queue, or a record's own fields, are damaged."""
     good = [
         encode(spec, offset=1000 * number, queue_offset=number, store_ms=1)

@@ -60,7 +60,7 @@ def test_shares_hold_everything_once(lengths: tuple[int, ...], at_least: int, mo
 
 
 @pytest.mark.parametrize("place", [{"at": 99}, {"at": 1}, {"at": 99, "start": 4}])
-def test_a_place_that_is_not_there_is_told(
+def test_missing_offset_is_reported(
     caplog: pytest.LogCaptureFixture, place: dict[str, int]
 ) -> None:
     queue, bounds = ranges(1)[0].queue, QueueBounds(3, 8, 8)
@@ -187,7 +187,7 @@ def test_unreadable_queues_are_reported_once_per_topic(
         (0, 0, "false", False),
     ],
 )
-def test_what_a_member_lacks_is_told(
+def test_messages_missing_at_a_member_are_reported(
     end: int, longest: int, uncommitted: str, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A batch ended where an empty replica does, which was on the route, and said nothing."""

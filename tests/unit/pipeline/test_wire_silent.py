@@ -212,7 +212,7 @@ def test_healthy_nameserver_is_not_blamed_at_the_deadline(limit_s: float, port: 
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_members_beside_one_that_answers_are_told(hangs: bool, port: Port) -> None:
+def test_silent_members_beside_an_answering_one_are_reported(hangs: bool, port: Port) -> None:
     """No warning said that messages only on the master were not read."""
     silent = [port(hangs), port(False)]
     members: list[Member] = [silent[0], member(3, 10), silent[1]]
@@ -398,7 +398,7 @@ def test_hanging_member_is_not_reported_as_closed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ask", [pull, bounds])
-def test_all_members_are_named(ask: Ask, port: Port) -> None:
+def test_every_member_is_named(ask: Ask, port: Port) -> None:
     """Of three the error named two."""
     silent = [port(True), port(True), port(False)]
     text = told_of_members(silent, ask, limit_s=2.0)

@@ -85,7 +85,7 @@ TIMES = [STORE_MS + 1000 * number for number in range(400)]
 SPREAD = [STORE_MS + HOUR * number for number in range(400)]
 
 
-def test_where_nothing_is_given_nothing_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_positions_without_messages_limit_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """The read says then that it is not given what is there."""
     broker = Broker(TIMES, answer=200)
     broker.hollow_from = 200
@@ -111,7 +111,7 @@ def since(broker: Broker, time_ms: int) -> int:
 
 
 @pytest.mark.parametrize("stored", [0, STORE_MS + FAR])
-def test_one_damaged_time_leaves_nothing_out(stored: int) -> None:
+def test_damaged_time_leaves_nothing_out(stored: int) -> None:
     """Half of the queue was left out, without a word."""
     for number in range(100):
         broker = Broker(damaged(TIMES[:100], number, stored), 5)
@@ -141,7 +141,7 @@ def test_around_one_damaged_time_little_else_is_read(stored: int) -> None:
             )
 
 
-def test_a_search_that_is_contradicted_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_contradicted_search_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     assert timed(Broker(SPREAD), startTimestamp=SPREAD[100], endTimestamp=SPREAD[200]) == (100, 201)
     assert since(Broker(SPREAD), SPREAD[100] - 1) == 100
     assert not caplog.records
@@ -162,7 +162,7 @@ def test_broker_answer_is_checked_against_the_queue(answer: int) -> None:
     assert timed(lies, startTimestamp=STORE_MS + FAR)[1] == 500
 
 
-def test_what_cannot_be_looked_at_leaves_nothing_out() -> None:
+def test_unreadable_records_leave_nothing_out() -> None:
     broker = Broker(SPREAD, 0)
     broker.refused = {97, 203}
     options = {"startTimestamp": SPREAD[100], "endTimestamp": SPREAD[200]}

@@ -198,7 +198,7 @@ def test_server_may_ask_the_client() -> None:
     with_server(scenario)
 
 
-def test_timeout_leaves_the_connection_usable_and_drops_the_late_answer() -> None:
+def test_timeout_drops_the_late_answer_only() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         async with open_connection(world, ADDRESS) as connection:
             with pytest.raises(RequestTimeout, match="request 4 within 1 s"):
@@ -209,7 +209,7 @@ def test_timeout_leaves_the_connection_usable_and_drops_the_late_answer() -> Non
     with_server(scenario)
 
 
-def test_all_waiting_requests_fail_when_the_connection_ends() -> None:
+def test_end_of_the_connection_fails_all_waiting_requests() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         lost = 0
 
@@ -234,7 +234,7 @@ def test_all_waiting_requests_fail_when_the_connection_ends() -> None:
     with_server(scenario)
 
 
-def test_dialling_nobody() -> None:
+def test_dial_without_a_listener() -> None:
     async def main(world: World) -> None:
         with pytest.raises(NotConnected, match=r"127\.0\.0\.1:9000"):
             await dial(world, ADDRESS)

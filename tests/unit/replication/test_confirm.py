@@ -23,7 +23,7 @@ def acknowledge(board: AckBoard, link: Link, offset: int) -> None:
     board.acknowledge(link, offset)
 
 
-def test_the_default_waits_for_nobody() -> None:
+def test_default_waits_for_no_slave() -> None:
     confirmed = Watermark()
     board = AckBoard(1, confirmed)
     connect(board, 200)
@@ -69,7 +69,7 @@ def test_departed_slave_stops_counting_and_takes_nothing_back() -> None:
     assert confirmed.value == 100
 
 
-def test_nobody_holds_every_message() -> None:
+def test_zero_replicas_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one replica"):
         AckBoard(0)
 
@@ -210,7 +210,7 @@ def test_kth_highest_address_counts(offsets: list[int], slaves: int) -> None:
     assert confirmed.value == (ranked[slaves - 1] if len(ranked) >= slaves else 0)
 
 
-def test_in_sync_is_within_the_gap() -> None:
+def test_in_sync_means_within_the_gap() -> None:
     assert is_in_sync(1000, 901, 100)
     assert not is_in_sync(1000, 900, 100)
     assert count_in_sync(1000, [1000, 950, 900, 0], 100) == 2

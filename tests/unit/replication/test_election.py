@@ -39,7 +39,7 @@ def proposal(entry: GroupEntry, **in_sync: int) -> Proposal:
     return Proposal(entry.leader, entry.epoch, entry.version, members)
 
 
-def test_the_first_replica_of_a_group_is_its_first_member() -> None:
+def test_first_replica_of_a_group_is_its_first_member() -> None:
     first = registered(GroupEntry("g", Policy.FSYNC, 1), 7, Replica("u", 3), lossless=False)
     assert first.in_sync == {7: 3}
     second = registered(first, 8, Replica("v", 1), lossless=True)
@@ -57,7 +57,7 @@ def test_complete_restarted_replica_stays_eligible_at_the_minimum() -> None:
     assert (after.in_sync, after.eligible) == ({0: 1}, {1: 2})
 
 
-def test_who_may_have_lost_bytes_is_only_known() -> None:
+def test_replica_with_possible_loss_is_only_known() -> None:
     after = registered(group(members=2), 1, Replica("u1", 2), lossless=False)
     assert (after.in_sync, after.eligible) == ({0: 1}, {})
     assert after.last_known == {1}
@@ -126,14 +126,14 @@ def test_a_leader_cannot_leave_out_itself() -> None:
         altered(entry, proposal(entry, r1=1, r2=1))
 
 
-def test_the_longest_log_of_the_newest_epoch_is_elected() -> None:
+def test_longest_log_of_the_newest_epoch_is_elected() -> None:
     alive = {0: Candidate(1, 3, 900), 1: Candidate(1, 4, 700), 2: Candidate(1, 4, 600)}
     led = elected(group(), alive)
     assert led is not None
     assert (led.leader, led.epoch, led.in_sync) == (1, 1, {0: 1, 1: 1, 2: 1})
 
 
-def test_the_eligible_lead_only_where_no_member_is_alive() -> None:
+def test_eligible_replicas_lead_only_without_living_members() -> None:
     entry = fenced(group(members=2), 1)
     alive = {1: Candidate(1, 9, 999), 2: Candidate(1, 9, 999)}
     led = elected(entry, alive)

@@ -54,7 +54,7 @@ def test_spans_end_where_the_next_begins() -> None:
     assert list(spans((), 0)) == []
 
 
-def test_logs_are_the_same_up_to_the_shorter_end_in_their_newest_common_epoch() -> None:
+def test_common_end_is_in_the_newest_common_epoch() -> None:
     second = history((0, 0), (1, 100), (2, 250), (3, 260))
     assert common_end(second, 280, LONG, 400) == 250
     assert common_end(LONG, 400, second, 280) == 250

@@ -63,7 +63,7 @@ def test_trace_violates_only_without_its_rule(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_no_action_of_a_trace_can_be_left_out(name: str) -> None:
+def test_every_action_of_a_trace_is_needed(name: str) -> None:
     trace = TRACES[name]
     with RULES[name].removed():
         assert shrunk(list(trace.actions), trace.shape) == list(trace.actions)
@@ -101,7 +101,7 @@ def test_no_state_of_a_small_group_violates(shape: Shape, limits: Limits, states
     assert search(Cluster.of(*shape), limits) == (states, [])
 
 
-def test_the_search_finds_a_loss_in_the_fewest_actions() -> None:
+def test_search_finds_a_loss_in_the_fewest_actions() -> None:
     name = "a lossy restart is told"
     with RULES[name].removed():
         _, actions = search(Cluster.of(*ALONE), Limits(writes=0, requests=0, fences=0))

@@ -122,6 +122,6 @@ def test_a_refused_request_is_over() -> None:
     assert view.pending is not None
 
 
-def test_another_leader_is_told() -> None:
+def test_other_leader_is_reported() -> None:
     view = view_of(0, 1)
     assert not view.read(fenced(view.entry, 0))

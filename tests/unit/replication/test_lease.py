@@ -64,7 +64,7 @@ def test_new_controller_elects_only_after_hearing_all() -> None:
     assert roll.next(new, 100.2) == Elect(both), "a new group has a candidate already"
 
 
-def test_nobody_is_elected_who_may_not_lead() -> None:
+def test_ineligible_replicas_are_not_elected() -> None:
     roll = Roll(0.0)
     roll.record_beat(2, Candidate(1), 10.0)
     roll.record_beat(1, Candidate(2), 10.0)

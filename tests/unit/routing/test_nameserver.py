@@ -128,7 +128,7 @@ def test_recorded_peers_get_the_recorded_answers(session: str) -> None:
 @pytest.mark.parametrize(
     ("version", "accepts", "key"), [(400, "", b"{0:"), (401, "", b'{"0":'), (0, "true", b'{"0":')]
 )
-def test_route_keys_are_quoted_for_those_who_ask(version: int, accepts: str, key: bytes) -> None:
+def test_route_keys_are_quoted_on_request(version: int, accepts: str, key: bytes) -> None:
     async def ask(client: Client) -> bytes:
         connection = await client.connect()
         await client.register(connection)

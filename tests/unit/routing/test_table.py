@@ -107,7 +107,7 @@ def test_the_last_address_takes_the_broker_name_along() -> None:
     assert table.unregister("c", "10.0.0.1:30911") is None
 
 
-def test_the_end_of_an_old_connection_does_not_take_a_newer_registration() -> None:
+def test_old_connection_end_keeps_a_newer_registration() -> None:
     table = registered((identity(), topics("T", "U")))
     table.register(identity(), topics("T", "U"), now_s=1, link="newer")
     assert table.on_link("10.0.0.1:10911") == []

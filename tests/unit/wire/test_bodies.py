@@ -64,7 +64,7 @@ def test_empty_bodies_and_missing_members_are_defaults() -> None:
     assert HeartbeatData.decode(b'{"clientID":"c"}').producer_data_set == []
 
 
-def test_what_fastjson_coerces_is_coerced() -> None:
+def test_fastjson_coercions_apply() -> None:
     config = TopicConfig.from_json({"topicName": 5, "perm": "4", "order": "true"})
     assert (config.topic_name, config.perm, config.order) == ("5", 4, True)
 

@@ -131,7 +131,7 @@ def test_numbers_and_booleans_in_ext_fields_become_text() -> None:
     }
 
 
-def test_absent_members_have_defaults_and_unknown_ones_are_ignored() -> None:
+def test_missing_members_default_and_unknown_ones_are_ignored() -> None:
     command = read_one(json_frame(b'{"code":34,"whatever":[1],"extFields":null}'))
     assert (command.code, command.opaque, command.flag, command.version) == (34, 0, 0, 0)
     assert command.language == "OTHER"
@@ -143,7 +143,7 @@ def test_unknown_binary_language_counts_as_other() -> None:
     assert read_one(binary_frame(header)).language == "OTHER"
 
 
-def test_msgpack_sends_values_by_position_and_the_rest_by_name() -> None:
+def test_msgpack_values_are_positional_or_named() -> None:
     fields = {"consumerGroup": "g", "topic": "T", "queueId": "3", "commitOffset": "7", "own": "x"}
     data = encode(request(RequestCode.UPDATE_CONSUMER_OFFSET, fields), Encoding.MSGPACK)
     (_, word) = struct.unpack_from(">iI", data)
@@ -191,7 +191,7 @@ def refused(data: bytes) -> str:
     return str(caught.value)
 
 
-def test_frame_above_16_mib_is_refused_by_its_first_four_bytes() -> None:
+def test_frame_above_16_mib_is_refused_early() -> None:
     assert str(FRAME_LENGTH_MAX + 1) in refused(struct.pack(">i", FRAME_LENGTH_MAX + 1))
     assert FrameReader().feed(struct.pack(">i", FRAME_LENGTH_MAX)) == []
 
@@ -228,7 +228,7 @@ def test_header_longer_than_its_frame_is_refused() -> None:
         b"[" * 100_000,
     ],
 )
-def test_json_that_is_no_header_is_refused(header: bytes) -> None:
+def test_json_without_a_header_is_refused(header: bytes) -> None:
     assert "JSON header" in refused(json_frame(header))
 
 
@@ -267,7 +267,7 @@ def test_binary_lengths_that_leave_the_header_are_refused(header: bytes) -> None
         msgpack.packb([15, 2, 0, 4, b"bytes", None]),
     ],
 )
-def test_msgpack_that_is_no_header_is_refused(value: bytes) -> None:
+def test_msgpack_without_a_header_is_refused(value: bytes) -> None:
     data = struct.pack(">iI", 4 + len(value), 2 << 24 | len(value)) + value
     assert "msgpack header" in refused(data)
 
@@ -280,7 +280,7 @@ def test_good_frames_before_a_bad_one_are_returned_first() -> None:
         reader.check()
 
 
-def test_what_cannot_be_encoded_is_our_own_error() -> None:
+def test_unencodable_command_is_our_own_error() -> None:
     with pytest.raises(LocalProtocolError, match="200050"):
         encode(request(200_050), Encoding.ROCKETMQ)
     with pytest.raises(LocalProtocolError, match="frame"):

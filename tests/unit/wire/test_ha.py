@@ -46,7 +46,7 @@ def test_the_recorded_stream_is_the_recorded_log() -> None:
     assert encoded == recorded("ha-classic-c00-s2c.bin")
 
 
-def test_the_recorded_reports_rise_to_the_end_of_the_log() -> None:
+def test_recorded_reports_rise_to_the_end_of_the_log() -> None:
     index = json.loads((WIRE / "ha-classic.index.json").read_text())
     stream = recorded("ha-classic-c00-c2s.bin")
     assert index["connections"][0]["c2sBytes"] == len(stream)
@@ -58,7 +58,7 @@ def test_the_recorded_reports_rise_to_the_end_of_the_log() -> None:
     assert sniff(stream[:8]) is Peer.CLASSIC
 
 
-def test_the_recorded_controller_mode_slave_is_told_apart() -> None:
+def test_recorded_controller_mode_slave_is_recognised() -> None:
     assert sniff(recorded("ha-autoswitch-c00-c2s.bin")[:16]) is Peer.AUTOSWITCH
     assert sniff(recorded("ha-autoswitch-c01-c2s.bin")[:16]) is Peer.AUTOSWITCH
 
@@ -69,7 +69,7 @@ def test_reports_of_4_gib_are_not_a_handshake(offset: int) -> None:
     assert sniff(encode_report(offset) + encode_report(offset)) is Peer.CLASSIC
 
 
-def test_who_speaks() -> None:
+def test_kind_of_peer() -> None:
     assert sniff(b"") is None
     assert sniff(b"RBH") is None
     assert sniff(b"RBHA") is Peer.NATIVE
@@ -97,7 +97,7 @@ def test_reports_cut_anywhere_read_the_same(offsets: list[int], step: int) -> No
     assert offsets_read == offsets
 
 
-def test_what_no_peer_would_send_is_refused() -> None:
+def test_impossible_frame_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="offset -1"):
         ReportReader().feed(encode_report(-1))
     for offset, size in ((-1, 0), (0, -1), (0, TRANSFER_SIZE_MAX + 1)):

@@ -51,7 +51,7 @@ def test_missing_mandatory_field_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "1_0", " 1", "\u0663", "0x1", "--1", "9" * 50])
-def test_text_that_is_no_number_is_refused(text: str) -> None:
+def test_non_numeric_text_is_refused(text: str) -> None:
     with pytest.raises(HeaderError, match="<queueId>"):
         QueueRequest.decode({"topic": "T", "queueId": text})
 

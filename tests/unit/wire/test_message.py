@@ -97,7 +97,7 @@ def test_offset_message_ids(address: str, port: int, offset: int, text: str) -> 
 
 
 @pytest.mark.parametrize("text", ["", "xyz", "00", "0" * 33, "0" * 58])
-def test_what_is_no_message_id_is_refused(text: str) -> None:
+def test_invalid_message_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"hex|fromhex|digits"):
         parse_offset_message_id(text)
 
@@ -127,7 +127,7 @@ VALUES = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), ma
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=6), st.booleans())
-def test_one_property_is_found_as_in_all(pairs: list[tuple[str, str]], ended: bool) -> None:
+def test_single_property_equals_the_parsed_one(pairs: list[tuple[str, str]], ended: bool) -> None:
     text = encode_properties(pairs)
     if not ended:
         text = text.removesuffix("\x02")
@@ -145,7 +145,7 @@ def test_odd_property_strings_are_read_alike(parts: list[bytes]) -> None:
     assert (value and value.decode(errors="surrogateescape")) == expected
 
 
-def test_index_keys_are_the_unique_key_and_each_part() -> None:
+def test_index_keys_are_the_unique_key_and_each_key() -> None:
     assert index_keys("U", " k1  k2 ") == ("U", "k1", "k2")
     assert index_keys(None, "k") == ("k",)
     assert index_keys("U", None) == ("U",)

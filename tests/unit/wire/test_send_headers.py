@@ -41,7 +41,7 @@ def test_split_parts_join_to_the_same_header(encoding: Encoding) -> None:
 @pytest.mark.parametrize(
     "changes", [{"g": "-1"}, {"g": ""}, {"g": "1e3"}, {"g": "9" * 19}, {"g": None}, {"i": None}]
 )
-def test_what_cannot_be_cut_is_left(encoding: Encoding, changes: dict[str, str | None]) -> None:
+def test_unsplittable_header_is_left(encoding: Encoding, changes: dict[str, str | None]) -> None:
     fields = {name: value for name, value in {**send_fields(), **changes}.items() if value}
     command = request(RequestCode.SEND_MESSAGE_V2, fields, encoding=encoding)
     form = FORMS[encoding]

@@ -363,7 +363,7 @@ def test_missing_listener_is_refused_and_a_taken_port_reported(run: Runner) -> N
     run(body)
 
 
-def test_closing_wakes_who_receives(run: Runner) -> None:
+def test_closing_wakes_the_receiver(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         listener = await world.network.listen("localhost", 0)
         stream = await world.network.connect(*listener.address)

@@ -65,7 +65,7 @@ def test_pipes_sockets_and_devices_are_not_files(world: World, tmp_path: Path) -
             world.disk.lock(path)
 
 
-async def test_cold_data_is_told_read_and_sent(world: World, tmp_path: Path) -> None:
+async def test_cold_data_is_recognised_read_and_sent(world: World, tmp_path: Path) -> None:
     content = os.urandom(3 * SEND_STEP)
     (tmp_path / "a").write_bytes(content)
     drop_from_cache(tmp_path / "a")

@@ -71,7 +71,7 @@ def test_the_layout_of_the_makers_image() -> None:
         ("jar rocketmq-controller-5.3.3.jar\n", "", "has no rocketmq-controller-VERSION.jar in /h"),
     ],
 )
-def test_what_an_image_has_not_is_named(line: str, replacement: str, sentence: str) -> None:
+def test_parts_missing_in_an_image_are_named(line: str, replacement: str, sentence: str) -> None:
     assert line in THEIRS
     with pytest.raises(DockerError, match=sentence):
         read_layout("x", THEIRS.replace(line, replacement))
@@ -111,7 +111,7 @@ def test_the_script_finds_what_the_variables_name(tmp_path: Path) -> None:
         assert owner == Owner(os.getuid(), os.getgid())
 
 
-def test_programs_run_as_the_images_user_but_not_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_run_as_the_images_user_unless_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert [user_for(own) for own in ("", "root", "0:0", "root:wheel")] == [str(OURS)] * 4
     assert user_for("rocketmq") == "rocketmq"

@@ -84,7 +84,7 @@ def test_a_missing_tool_is_named(tools: Path, missing: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["latest", "../5.3.3", "5.3", ""])
-def test_what_is_no_version_is_not_looked_for(tools: Path, version: str) -> None:
+def test_invalid_version_is_not_searched_for(tools: Path, version: str) -> None:
     with pytest.raises(InstallationError, match="is not a version of RocketMQ"):
         install(version)
 

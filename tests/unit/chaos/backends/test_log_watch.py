@@ -37,14 +37,14 @@ def test_directory_sync_covers_names_present_at_its_begin() -> None:
     assert log_watch.ends() == Ends(100, 0)
 
 
-def test_what_a_power_cut_left_is_named() -> None:
+def test_loss_by_a_power_cut_is_named() -> None:
     log_watch = watch(("write", FIRST, 100))
     log_watch.lost_power(2)
     log_watch.recovered(3, 60, 4096, is_durable=True)
     assert log_watch.ends() == Ends(60, 60)
 
 
-def test_what_a_kill_left_is_not() -> None:
+def test_leftovers_of_a_kill_are_not_a_loss() -> None:
     log_watch = watch(("write", FIRST, 100), ("sync", FIRST, 0), ("sync_end", FIRST, 0))
     log_watch.died()
     log_watch.recovered(5, 100, 4096, is_durable=False)

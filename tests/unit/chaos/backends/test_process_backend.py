@@ -191,7 +191,7 @@ async def test_power_cut_waits_for_the_start_of_a_machine(tmp_path: Path) -> Non
         assert backend.programs["b1"].got == [signal.SIGKILL]
 
 
-async def test_one_that_cannot_be_ended_keeps_nobody_else(backend: Backend) -> None:
+async def test_others_end_although_one_program_cannot(backend: Backend) -> None:
     """The place where it runs may be gone: the others are ended, the network is left."""
 
     async def use() -> None:

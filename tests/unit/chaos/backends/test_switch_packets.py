@@ -32,7 +32,7 @@ def test_segment_has_valid_checksums_and_layout() -> None:
     assert flags_and_acknowledged(packet) == (RST, 0)
 
 
-def test_what_is_not_tcp_has_no_flags() -> None:
+def test_non_tcp_packet_has_no_flags() -> None:
     packet = make_segment(KEY, 0, SYN)
     assert flags_and_acknowledged(packet[:9] + b"\x01" + packet[10:]) is None
     assert flags_and_acknowledged(packet[:30]) is None
@@ -43,7 +43,7 @@ def test_the_way_back_swaps_both_ends() -> None:
     assert key_back(key_back(KEY)) == KEY
 
 
-def test_the_kernels_table_is_read_also_for_mapped_addresses() -> None:
+def test_kernel_table_with_mapped_addresses_is_read() -> None:
     columns = "00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0"
     lines = [
         f"   0: 0100620A:2A9F 00000000:0000 0A {columns}",

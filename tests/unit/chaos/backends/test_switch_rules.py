@@ -30,12 +30,12 @@ def deliveries(link_path: Path, count: int, step_s: float = 0.001) -> list[float
     return [due - sent for sent, due in sent_and_due if due is not None]
 
 
-def test_a_path_without_a_rule_says_so() -> None:
+def test_path_without_a_rule_reports_it() -> None:
     assert path(HEALTHY).is_plain
     assert not path(LinkState(delay_s=0.1)).is_plain
 
 
-def test_delay_and_jitter_stay_between_their_bounds_and_in_order() -> None:
+def test_delay_and_jitter_stay_in_bounds_and_order() -> None:
     link_path = path(LinkState(delay_s=0.05, jitter_s=0.01))
     due_times = [link_path.delivery_time(DATA, n / 1000) or 0.0 for n in range(1000)]
     assert due_times == sorted(due_times)

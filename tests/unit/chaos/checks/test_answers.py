@@ -232,7 +232,7 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
 
 
 @pytest.mark.parametrize(("change", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_what_is_everywhere_is_answered(
+def test_fully_replicated_message_is_answered(
     run: RunMaker, change: Change, expected: tuple[int, int]
 ) -> None:
     change(run)

@@ -125,7 +125,7 @@ def queue_left_of_one_made_again(run: RunMaker) -> None:
         (queue_left_of_one_made_again, {"deletion-complete"}),
     ],
 )
-def test_what_a_deletion_leaves(run: RunMaker, change: Change, expected: set[str]) -> None:
+def test_remains_of_a_deletion(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
     judgement = run.judge(only=IDS)
     assert violated(judgement) == expected
@@ -145,7 +145,7 @@ def test_without_a_deletion_the_checks_do_not_apply(tmp_path: Path) -> None:
     } == {Verdict.NOT_APPLICABLE}
 
 
-def test_what_was_sent_later_has_to_be_there(run: RunMaker) -> None:
+def test_messages_sent_after_a_deletion_must_exist(run: RunMaker) -> None:
     """Nothing excuses a missing message of the recreated topic."""
     late = run.sends[5]
     late.invoked_ns = END_NS + SECOND

@@ -345,7 +345,7 @@ def test_required_check_that_did_not_run_is_no_pass(run: RunMaker, required_chec
         (0, None, 5, Verdict.NOT_APPLICABLE),
     ],
 )
-def test_what_is_sent_late_in_calm_comes_soon(
+def test_late_calm_sends_arrive_soon(
     run: RunMaker, recovery_s: int, strike_s: int | None, delay_s: int, expected: Verdict
 ) -> None:
     run.record.recovery_ns = recovery_s * SECOND
@@ -361,7 +361,7 @@ def test_what_is_sent_late_in_calm_comes_soon(
     assert results(run.judge(only=["late-delivery"]))["late-delivery"].verdict is expected
 
 
-def test_how_late_readers_were_under_faults_is_a_figure(run: RunMaker) -> None:
+def test_lateness_under_faults_is_a_metric(run: RunMaker) -> None:
     run.record.recovery_ns, run.record.consumer_groups = 50 * SECOND, {}
     early = [replace(one, invoked_ns=SECOND, returned_ns=2 * SECOND) for one in run.sends[:-1]]
     late = replace(run.sends[-1], invoked_ns=84 * SECOND, returned_ns=84 * SECOND + 5 * MS)
@@ -373,7 +373,7 @@ def test_how_late_readers_were_under_faults_is_a_figure(run: RunMaker) -> None:
     assert result.figures["delay_max_ms"] == 9000
 
 
-def test_what_came_before_its_acknowledgement_was_not_late(run: RunMaker) -> None:
+def test_delivery_before_the_acknowledgement_was_not_late(run: RunMaker) -> None:
     run.record.recovery_ns, run.record.consumer_groups = 50 * SECOND, {}
     run.sends[:] = [replace(one, invoked_ns=SECOND, returned_ns=9 * SECOND) for one in run.sends]
     run.rows.clear()

@@ -36,13 +36,13 @@ def test_change_of_leader_is_judged_where_requested(maker: RunMaker) -> None:
     assert results(judge(maker))["leader-turns"].verdict is Verdict.NOT_APPLICABLE
 
 
-def test_a_turn_that_nobody_notices(maker: RunMaker) -> None:
+def test_unnoticed_change_of_leader(maker: RunMaker) -> None:
     hand_over(maker)
     result = results(judge(maker))["leader-turns"]
     assert (result.verdict, result.examined) == (Verdict.OK, 1)
 
 
-def test_nobody_was_stopped_or_handed_over(maker: RunMaker) -> None:
+def test_run_without_stops_or_handovers(maker: RunMaker) -> None:
     maker.record.expect = Expectation(turn_s=0.05)
     assert results(judge(maker))["leader-turns"].verdict is Verdict.DID_NOT_RUN
 
@@ -61,14 +61,14 @@ def test_a_turn_that_producers_notice(maker: RunMaker, broken: str) -> None:
     assert results(judgement)["leader-turns"].findings[0].startswith(text)
 
 
-def test_who_leads_ends_before_the_next_one_leads(maker: RunMaker) -> None:
+def test_leader_ends_before_the_next_one_leads(maker: RunMaker) -> None:
     hand_over(maker)
     maker.record.backend = "sim"
     maker.event(103 * MS, "b1", "exit", cause="stop")
     assert results(judge(maker))["leader-turns"].findings[0].startswith("b1 ended before b2 led")
 
 
-def test_nobody_leads_after_a_turn(maker: RunMaker) -> None:
+def test_missing_leader_after_a_handover(maker: RunMaker) -> None:
     hand_over(maker)
     maker.record.recovery_ns = 104 * MS
     assert results(judge(maker))["leader-turns"].findings == (
@@ -154,7 +154,7 @@ def test_a_lost_register_changes_nothing(maker: RunMaker) -> None:
     ("leader", "trouble", "text"),
     [("b2", "it is gone", "b2 leads"), ("b1", "", "the controller finds nothing wrong")],
 )
-def test_a_lost_register_elects_or_is_not_told(
+def test_lost_register_that_elects_or_is_unreported(
     maker: RunMaker, leader: str, trouble: str, text: str
 ) -> None:
     lose(maker, leader, trouble)
@@ -164,7 +164,7 @@ def test_a_lost_register_elects_or_is_not_told(
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-def test_who_led_may_have_said_so_long_before(maker: RunMaker, is_ended: bool) -> None:
+def test_leader_may_have_claimed_its_lead_long_before(maker: RunMaker, is_ended: bool) -> None:
     """Samples are seconds apart on a slow machine; a node that ended since led no longer."""
     maker.event(100 * MS, "b1", "sample", master=True)
     if is_ended:
@@ -176,7 +176,7 @@ def test_who_led_may_have_said_so_long_before(maker: RunMaker, is_ended: bool) -
     assert [text.partition(",")[0] for text in findings] == ["b1 leads"] * is_ended
 
 
-def test_who_led_stops_with_the_register(maker: RunMaker) -> None:
+def test_leader_stops_with_its_register(maker: RunMaker) -> None:
     maker.strike(100 * MS, "ns1", "register", step=LOST)
     maker.strike(5 * SECOND, "ns1", "heal", step=LOST)
     judgement = judge(maker)

@@ -739,7 +739,7 @@ def test_redeliveries_are_a_figure(run: RunMaker) -> None:
     assert result.figures == {"again": 2, "copies_max": 3}
 
 
-def test_without_groups_their_checks_are_beside_the_point(run: RunMaker) -> None:
+def test_checks_of_groups_are_not_applicable_without_groups(run: RunMaker) -> None:
     run.delivered = []
     judgement = run.judge(only=["redelivery"])
     assert str(results(judgement)["redelivery"].verdict) == "not-applicable"

@@ -114,7 +114,7 @@ def test_a_missing_store_is_not_a_pass(run: RunMaker) -> None:
     assert "elsewhere" in results(judgement)["evidence"].note
 
 
-def test_a_master_nobody_knows_is_not_a_pass(run: RunMaker) -> None:
+def test_unknown_master_is_not_a_pass(run: RunMaker) -> None:
     run.record.leaders = {}
     judgement = run.judge()
     assert str(judgement.verdict) == "unknown"

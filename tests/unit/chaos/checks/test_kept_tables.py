@@ -79,7 +79,7 @@ def test_groups_are_as_they_were_made(
 @pytest.mark.parametrize(
     ("group", "expected"), [("group-1", {"tables-complete"}), ("another", set())]
 )
-def test_nothing_is_forbidden_to_a_group_of_the_run(
+def test_group_of_the_run_has_every_permission(
     run: RunMaker, group: str, expected: set[str]
 ) -> None:
     table = {"subscriptionGroupTable": {}, "forbiddenTable": {group: {TOPIC: 4}}}

@@ -762,7 +762,7 @@ def taken_again_in_order(run: RunMaker) -> None:
         (two_owners_long_after_a_pause, {"double-queue-owner"}),
     ],
 )
-def test_what_listeners_were_called_for(run: RunMaker, change: Change, expected: set[str]) -> None:
+def test_calls_of_listeners_are_judged(run: RunMaker, change: Change, expected: set[str]) -> None:
     change(run)
     assert violated(run.judge(only=IDS)) == expected
 
@@ -779,7 +779,7 @@ def test_run_without_a_calm_phase_has_nothing_late(run: RunMaker) -> None:
 
 
 @pytest.mark.parametrize(("has_fault", "expected"), [(True, "not-applicable"), (False, "violated")])
-def test_without_a_fault_nothing_may_be_late_before_the_recovery_phase(
+def test_late_calls_need_a_fault_before_the_calm(
     run: RunMaker, has_fault: bool, expected: str
 ) -> None:
     late(run)
@@ -803,7 +803,7 @@ def test_without_a_fault_nothing_may_be_late_before_the_recovery_phase(
 )
 @pytest.mark.parametrize("later_double", [False, True])
 @pytest.mark.parametrize("function", [Function.TELL, Function.HEAR])
-def test_messages_are_told_where_they_stand(
+def test_calls_report_the_messages_place(
     run: RunMaker,
     function: Function,
     level: int,

@@ -274,7 +274,7 @@ def test_new_disk_loses_all_once_its_slaves_are_emptied(
 )
 @pytest.mark.parametrize("lag", [0, COUNT])
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_the_power_cut_of_a_master_takes_no_copies_of_slaves(
+def test_masters_power_cut_spares_the_slaves_copies(
     bound: Bound, promise: Promise, is_allowed: bool, lag: int, is_damaged: bool
 ) -> None:
     """Damage there may be mistaken for an end that was never written."""

@@ -304,7 +304,7 @@ def test_ordered_reader_had_later_messages_before_a_loss(
         (None, 55, {"order-violation"}),
     ],
 )
-def test_ordered_messages_where_the_reader_had_got_a_second_masters(
+def test_ordered_reader_had_got_a_second_masters_messages(
     run: RunMaker, offset: int | None, at_s: int, expected: set[str]
 ) -> None:
     """At the place of message 0 its reader had got a second master's message, and continued after

@@ -67,7 +67,9 @@ def refuse_a_batch(maker: RunMaker, *, retried_outcome: Outcome | None = None) -
 
 
 @pytest.mark.parametrize(("absent", "is_found"), [(2, False), (3, True)])
-def test_one_in_a_hundred_may_be_absent(maker: RunMaker, absent: int, is_found: bool) -> None:
+def test_single_message_in_a_hundred_may_be_absent(
+    maker: RunMaker, absent: int, is_found: bool
+) -> None:
     store_all_but(maker, absent)
     judgement = maker.judge(only=("sends-succeed",))
     assert violated(judgement) == ({"sends-succeed"} if is_found else set())
@@ -75,7 +77,7 @@ def test_one_in_a_hundred_may_be_absent(maker: RunMaker, absent: int, is_found: 
 
 
 @pytest.mark.parametrize(("counted", "is_found"), [(8, False), (7, True)])
-def test_what_nodes_counted_as_refused_is_excused(
+def test_refusals_counted_by_nodes_are_excused(
     maker: RunMaker, counted: int, is_found: bool
 ) -> None:
     store_all_but(maker, 10)

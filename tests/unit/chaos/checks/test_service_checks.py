@@ -35,7 +35,7 @@ def fail_between(maker: RunMaker, first: int, last: int, *, until_ns: int) -> No
         )
 
 
-def test_what_is_not_expected_is_not_judged(maker: RunMaker) -> None:
+def test_unexpected_progress_is_not_judged(maker: RunMaker) -> None:
     fail_between(maker, 5, 6, until_ns=40 * SECOND)
     judged = results(maker.judge(only=IDS))
     assert {judged[name].verdict for name in IDS} == {Verdict.NOT_APPLICABLE}
@@ -104,7 +104,7 @@ def test_progress_in_the_leanest_time(maker: RunMaker, count: int, is_missed: bo
     assert results(judgement)["progress"].figures == {"fewest": 2, "expected": count}
 
 
-def test_progress_at_the_beginning_and_end_of_the_fault_phase(maker: RunMaker) -> None:
+def test_progress_at_both_ends_of_the_fault_phase(maker: RunMaker) -> None:
     maker.record.recovery_ns = 10 * SECOND
     maker.record.expect = Expectation(progress=(1, 9.0))
     judgement = maker.judge(only=IDS)

@@ -94,7 +94,7 @@ def answered_by_the_one_before(run: RunMaker) -> None:
     ],
     ids=lambda case: getattr(case, "__name__", str(case)),
 )
-def test_a_node_says_what_it_was_told(
+def test_node_reports_its_changed_settings(
     tmp_path: Path, change: Callable[[RunMaker], None], count: int
 ) -> None:
     run = RunMaker(tmp_path / "run")

@@ -180,7 +180,7 @@ def test_reported_damage_is_shown_and_allowed(run: RunMaker) -> None:
     assert (line.excuse.begin_ns, line.count) == (SECOND, 1)
 
 
-def test_damage_without_a_word_of_the_node_is_found(run: RunMaker) -> None:
+def test_unreported_damage_is_found(run: RunMaker) -> None:
     broken_body(run)
     run.event(SECOND, "b2", "damaged", hit="commitlog", kind="flip")
     assert "record-checksums" in violated(run.judge())
@@ -465,7 +465,7 @@ def test_power_cut_leaves_an_older_flushed_offset_to_a_kill(
 
 
 @pytest.mark.parametrize(("end_s", "expected"), [(61, set()), (0, {"flush-mark-kept"})])
-def test_F_is_not_written_where_a_node_can_open_no_file(
+def test_F_is_missing_where_no_file_opens(
     run: RunMaker, tmp_path: Path, end_s: int, expected: set[str]
 ) -> None:
     """It reports that; what it acknowledged before is there."""
@@ -479,7 +479,7 @@ def test_F_is_not_written_where_a_node_can_open_no_file(
 
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
 @pytest.mark.parametrize("flushed", [b"", bytes(16), b"\xff" * 16])
-def test_F_that_is_not_whole(run: RunMaker, cause: str, flushed: bytes) -> None:
+def test_incomplete_F(run: RunMaker, cause: str, flushed: bytes) -> None:
     image(run, cause, harm=partial(own_marks, flushed=flushed))
     assert violated(run.judge(only=["flush-mark-kept"])) == {"flush-mark-kept"}
 
@@ -554,7 +554,7 @@ def test_place_of_a_queue_file_does_not_depend_on_the_log(
         ("powercut", 19, {"recovered-end"}),
     ],
 )
-def test_where_a_recovery_ends(
+def test_end_of_a_recovery(
     run: RunMaker, tmp_path: Path, cause: str, recovered: int, expected: set[str]
 ) -> None:
     """On disk were 20 messages and a part of the next."""
@@ -662,14 +662,14 @@ def test_replica_removes_its_cut_end_before_following(
     assert violated(judgement) == expected
 
 
-def test_what_was_cut_stays_away(run: RunMaker) -> None:
+def test_cut_records_stay_away(run: RunMaker) -> None:
     cut(run)
     result = results(run.judge(only=["truncated-bytes-return"]))["truncated-bytes-return"]
     assert result.passed
     assert result.examined == 1
 
 
-def test_what_was_cut_comes_back(run: RunMaker) -> None:
+def test_returning_cut_records_are_found(run: RunMaker) -> None:
     cut(run)
     run.logs["b2"] = [*run.specs, spec_of(99)]
     assert violated(run.judge(only=["truncated-bytes-return"])) == {"truncated-bytes-return"}

@@ -81,7 +81,7 @@ def test_copy_has_the_same_files_but_no_lock(tmp_path: Path) -> None:
         copy_store(root, tmp_path / "b")
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match="--store"):
         read_old_store(tmp_path)
 

@@ -165,7 +165,7 @@ def test_any_flip_is_noticed(tmp_path: Path) -> None:
         assert read_history(path).cut
 
 
-def test_bytes_behind_the_end_are_noticed(tmp_path: Path) -> None:
+def test_bytes_after_the_end_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "history"
     write_sample(path, sends=5)
     with open(path, "ab") as file:
@@ -212,7 +212,7 @@ def test_bodies_name_their_writer() -> None:
         encode_body(writer, BODY_SIZE_MIN - 1)
 
 
-def test_a_changed_body_names_nobody() -> None:
+def test_changed_body_names_no_message() -> None:
     body = encode_body(Writer(1, 2, 3, 4), 200)
     for at in range(len(body)):
         assert decode_body(body[:at] + bytes([body[at] ^ 8]) + body[at + 1 :]) is None

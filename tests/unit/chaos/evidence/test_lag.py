@@ -28,7 +28,7 @@ def lag_of(*rows: Row) -> int:
     return lag.messages
 
 
-def test_a_group_is_behind_what_was_acknowledged() -> None:
+def test_group_lags_behind_acknowledged_messages() -> None:
     assert lag_of(stood(0)) == 0
     assert lag_of(stood(0), sent(4), sent(2)) == 5
     assert lag_of(stood(0), sent(4), row(Function.DELIVER, operation=1, queue_offset=0)) == 4
@@ -40,7 +40,7 @@ def test_slowest_reader_counts_over_all_its_queues() -> None:
     assert lag_of(*ends, stood(8), stood(6, queue=1), stood(9, group=2)) == 2 + 4
 
 
-def test_who_goes_back_is_behind() -> None:
+def test_group_that_goes_back_lags() -> None:
     back = row(Function.RESET_OFFSET, operation=1, queue_offset=1)
     assert lag_of(sent(4), stood(5), back) == 4
 
@@ -52,7 +52,7 @@ def test_follower_lags_behind_the_end_its_pull_reported() -> None:
     assert lag_of(pull._replace(process=FINAL_READER)) == 0
 
 
-def test_what_was_lost_is_before_nobody() -> None:
+def test_lost_messages_are_no_backlog() -> None:
     bounds = row(Function.BOUNDS, value=3, node=MASTER)
     assert lag_of(sent(9), stood(2), bounds) == 1
 
@@ -62,7 +62,7 @@ def test_attempts_without_an_answer_tell_nothing() -> None:
     assert lag_of(stood(0), sent(-1, outcome=Outcome.FAIL)) == 0
 
 
-def test_a_deleted_topic_is_before_nobody() -> None:
+def test_deleted_topic_is_no_backlog() -> None:
     lag = Lag({})
     for added in (stood(0), sent(4), stood(0, topic=5), sent(1, topic=5)):
         lag.add(added)

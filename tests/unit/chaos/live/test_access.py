@@ -53,7 +53,7 @@ def test_a_wrong_token_is_refused(access: Access, token: str) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", f"https://{HOST}"])
-def test_another_sites_page_is_refused_even_with_the_token(access: Access, origin: str) -> None:
+def test_page_of_another_site_is_refused_even_with_the_token(access: Access, origin: str) -> None:
     headers = {"host": HOST, TOKEN_HEADER: TOKEN, "origin": origin}
     assert "other sites" in str(access.refusal("POST", headers, {}))
 

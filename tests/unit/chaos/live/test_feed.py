@@ -54,7 +54,7 @@ async def test_the_same_value_again_is_no_change(clock: MockClock) -> None:
     assert scope.cancelled_caught
 
 
-async def test_changes_within_a_pause_come_together(clock: MockClock) -> None:
+async def test_changes_within_a_pause_are_sent_together(clock: MockClock) -> None:
     feed = Feed()
     feed.put("a", 0)
     times: list[float] = []

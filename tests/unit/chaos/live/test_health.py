@@ -47,7 +47,7 @@ def test_silence_is_tolerated_longer_at_a_low_rate() -> None:
     assert feed.get("health")["since"] == 0
 
 
-def test_without_a_load_silence_is_no_outage_and_ends_one() -> None:
+def test_silence_without_load_is_no_outage() -> None:
     feed = Feed()
     health = Health(Picture(feed), GROUPS, rate=60)
     health.update(0, WELL, 0, loaded=False)
@@ -59,7 +59,7 @@ def test_without_a_load_silence_is_no_outage_and_ends_one() -> None:
     assert outages(feed) == [(10, 15)]
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_problems_are_named() -> None:
     machines = {
         "ns1": machine("nameserver", "paused"),
         "b1": machine("master", cut=True),

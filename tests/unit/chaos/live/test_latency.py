@@ -5,7 +5,7 @@ from collections import deque
 from rocketbed.chaos.live.meter import Meter
 
 
-def test_quantiles_are_those_of_the_time_since_the_point_before() -> None:
+def test_quantiles_cover_the_time_since_the_last_point() -> None:
     latencies_ns = deque(range(1_000_000, 101_000_000, 1_000_000))
     meter = Meter({}, latencies_ns)
     point = meter.point(0.5)

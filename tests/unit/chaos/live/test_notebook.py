@@ -21,14 +21,14 @@ def test_members_are_called_as_the_testbed_calls_them() -> None:
     }  # fmt: skip
 
 
-def test_those_of_a_second_group_are_of_the_testbeds_second_group() -> None:
+def test_second_group_of_the_cluster_is_the_testbeds_second() -> None:
     notes = Notebook(make_plan(slaves=2, groups=2, failover=True))
     assert notes.names["b-node-3"] == "c3"
     assert notes.plan().shape.group_nodes() == {"b": ["b1", "b2", "b3"], "c": ["c1", "c2", "c3"]}
     assert notes.plan().shape.failover
 
 
-def test_what_is_ended_has_lasted_that_long() -> None:
+def test_ended_fault_has_its_duration() -> None:
     notes = notebook()
     notes.begin("kill", "master", 1.0)
     notes.begin("pause", "slave-1", 1.5)
@@ -48,7 +48,7 @@ def test_start_of_a_node_stopped_by_others_is_a_step() -> None:
     assert steps(notes) == ["at 4s restart b2 down"]
 
 
-def test_the_file_is_a_scenario_for_the_same_cluster(tmp_path: Path) -> None:
+def test_file_is_a_scenario_for_the_same_cluster(tmp_path: Path) -> None:
     notes = notebook()
     notes.begin("kill", "slave-1", 1.0)
     notes.end(("kill", "pause"), "slave-1", 3.0)

@@ -130,7 +130,7 @@ async def test_other_sites_and_other_names_are_refused() -> None:
         assert here.desk.pressed == [("kill", "b1")]
 
 
-async def test_no_answer_lets_another_site_read_it() -> None:
+async def test_answers_are_hidden_from_other_sites() -> None:
     async with site() as here:
         _, headers, _ = await here.ask(
             "GET", f"/?token={here.token}", {"origin": f"http://{here.host}"}
@@ -203,7 +203,7 @@ async def test_the_report_is_served_once_there_is_one(tmp_path: Path) -> None:
         assert "style-src 'unsafe-inline'" in headers["content-security-policy"]
 
 
-async def test_a_taken_port_is_said_so() -> None:
+async def test_taken_port_is_reported() -> None:
     async with site() as here:
         second_server = LiveServer(real_world("test"), Feed(), Desk())
         with pytest.raises(LiveError, match="choose another --live-port"):

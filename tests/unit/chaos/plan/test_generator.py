@@ -66,7 +66,7 @@ def test_master_that_may_lack_its_end_is_replaced_first() -> None:
             assert step.for_s is None
 
 
-def test_odd_seeds_end_with_the_loss_of_the_masters_disk() -> None:
+def test_odd_seeds_end_with_a_lost_master_disk() -> None:
     for seed in SEEDS:
         plan = generate(seed)
         wiped = [
@@ -81,7 +81,7 @@ def test_odd_seeds_end_with_the_loss_of_the_masters_disk() -> None:
             assert max(wiped) > plan.faults_s / 3
 
 
-def test_all_classes_come_and_each_is_often_absent() -> None:
+def test_every_class_occurs_and_is_often_absent() -> None:
     verbs: Counter[str] = Counter()
     for seed in SEEDS:
         verbs.update({step.verb for step in generate(seed).steps})
@@ -92,7 +92,7 @@ def test_all_classes_come_and_each_is_often_absent() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(GENERATED))
-def test_one_class_alone(name: str) -> None:
+def test_single_class(name: str) -> None:
     shares = (0.0, 1.0)
     plans = [
         generate(seed, Generate(classes=(name,), failover=share))
@@ -112,7 +112,7 @@ def test_every_mix_of_promises_comes() -> None:
     assert min(mixes.values()) > 3
 
 
-def test_what_is_named_exists() -> None:
+def test_named_things_exist() -> None:
     for seed in SEEDS:
         plan = generate(seed)
         labels = {step.label for step in plan.steps}
@@ -131,7 +131,7 @@ def test_some_seeds_fail_over_and_others_stay_unchanged() -> None:
         assert plan.shape.failover or plan == generate(plan.seed)
 
 
-def test_plans_of_groups_with_failover_leave_everything_to_them() -> None:
+def test_failover_plans_leave_elections_to_the_group() -> None:
     verbs: Counter[str] = Counter()
     for seed in SEEDS:
         plan = elected(seed)
@@ -155,7 +155,7 @@ def test_plans_of_groups_with_failover_leave_everything_to_them() -> None:
     assert {elected(seed).shape.flush for seed in SEEDS} == {"sync", "async"}
 
 
-def test_odd_seeds_of_groups_with_failover_end_with_a_loss_of_packets() -> None:
+def test_odd_failover_seeds_end_with_packet_loss() -> None:
     for seed in SEEDS:
         lossy = [
             step.trigger.seconds

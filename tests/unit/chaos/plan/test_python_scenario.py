@@ -151,7 +151,7 @@ def test_python_files(tmp_path: Path) -> None:
         load_scenario(str(tmp_path / "none.py"))
 
 
-def test_what_ships() -> None:
+def test_shipped_scenarios() -> None:
     shipped = {
         "abort-file",
         "power-lone",

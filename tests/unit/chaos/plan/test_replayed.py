@@ -38,7 +38,7 @@ def replayed(expected_ids: str, actual_ids: str) -> Replayed:
         ("", "lost-write", "no findings the first time, lost-write this time", True),
     ],
 )
-def test_what_came_again_is_named(
+def test_reproduced_findings_are_named(
     expected_ids: str, actual_ids: str, comparison: str, is_same: bool
 ) -> None:
     run = replayed(expected_ids, actual_ids)

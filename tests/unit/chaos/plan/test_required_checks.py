@@ -9,7 +9,7 @@ from rocketbed.chaos.run.required_checks import required_checks
 @pytest.mark.parametrize(
     ("topics", "batch_queues", "is_due"), [(1, 0, True), (1, 1, False), (2, 1, True)]
 )
-def test_tags_are_looked_at_where_a_topic_has_queues_with_tags(
+def test_tags_are_checked_where_queues_hold_tags(
     topics: int, batch_queues: int, is_due: bool
 ) -> None:
     load = f"[load.producer]\ntopics = {topics}\nbatch_queues = {batch_queues}\n"

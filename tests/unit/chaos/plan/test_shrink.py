@@ -76,7 +76,7 @@ def test_durations_are_halved_while_they_may_be() -> None:
     assert str(shrink_plan(plan, "lost-write", probe).plan.steps[0]) == "at 1s pause b1 for 2s"
 
 
-def test_concrete_steps_are_tried_first_and_the_scenarios_own_else() -> None:
+def test_concrete_steps_are_tried_before_the_scenarios() -> None:
     plan = plan_of("at 1s kill leader as k", "after k+1s restart @k", "at 5s pause follower:any")
     concrete = tuple(map(parse_step, ["at 1s kill b1", "at 2s restart b1", "at 5s pause b3"]))
     shrunk = shrink_plan(plan, "lost-write", probe_of({"kill b1"}, []), concrete=concrete)

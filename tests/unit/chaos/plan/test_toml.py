@@ -206,7 +206,7 @@ def test_seed_draws_background_faults() -> None:
         ("[[step]]\nat = '1s'\nkill = 'leader'", "step: unknown key; did you mean 'steps'?"),
     ],
 )
-def test_mistakes_are_told_with_their_place(text: str, expected_text: str) -> None:
+def test_mistakes_are_reported_with_their_place(text: str, expected_text: str) -> None:
     with pytest.raises(ScenarioError) as raised:
         read_toml(f"name = 'x'\n{text}\n", "file.toml")
     assert expected_text in str(raised.value)
@@ -248,7 +248,7 @@ def test_labels_have_an_order(steps: list[str], pattern: str) -> None:
         read_toml(f"name = 'x'\nsteps = {steps!r}\n", "file.toml")
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_invalid_files(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="cannot be read"):
         read_file(tmp_path / "absent.toml")
     broken = tmp_path / "broken.toml"

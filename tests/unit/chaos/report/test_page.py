@@ -208,7 +208,7 @@ def test_a_moment_is_minutes_and_seconds(time_s: float, digits: int, words: str)
     assert clock(time_s, digits) == words
 
 
-def test_thousands_are_apart_but_no_part_of_a_name() -> None:
+def test_thousands_are_grouped_outside_of_names() -> None:
     assert grouped("12569 B above 999, 1715.5") == "12,569 B above 999, 1715.5"
     assert grouped("b1-2024 at 68a58fcc3301") == "b1-2024 at 68a58fcc3301"
     assert grouped("--set size=1048576") == "--set size=1048576", "it may be copied"

@@ -57,7 +57,7 @@ def test_the_gravest_exit_code_wins_in_any_order(codes: tuple[int, ...], wins: i
 
 
 @pytest.mark.slow
-def test_what_failed_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
+def test_failing_seed_is_kept_and_replayable(tmp_path: Path) -> None:
     lines: list[str] = []
     options = CampaignOptions(seeds=(1, MISSED, 3), report=tmp_path, shrink=False)
     result = run_campaign(FAMILY, options, lines.append)

@@ -98,7 +98,7 @@ def test_a_run_that_takes_too_long_is_ended(places: Path) -> None:
     assert list(places.iterdir()) == []
 
 
-def test_a_process_that_is_killed_is_told_apart(places: Path) -> None:
+def test_killed_process_is_reported_as_killed(places: Path) -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 

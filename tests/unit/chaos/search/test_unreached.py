@@ -16,7 +16,7 @@ def outcome(points: list[str], steps: list[str]) -> Outcome:
     return Outcome(plan=Plan(name="x", seed=1), backend="sim", record=record)
 
 
-def test_what_one_run_reached_is_left_out() -> None:
+def test_checks_of_one_run_are_left_out() -> None:
     reached = ["store.segment_made ASYNC_MASTER", "store.disk_full SLAVE"]
     missed = unreached([outcome(reached, []), outcome([], ["at 1s kill b1"])])
     assert "store.segment_made" not in missed["marks"]
@@ -43,7 +43,7 @@ def test_a_check_that_ran_once_did_run() -> None:
     assert never_ran([]) == []
 
 
-def test_all_checks_have_to_run_in_a_whole_campaign_of_the_swarm_only() -> None:
+def test_all_checks_must_run_only_in_a_whole_swarm_campaign() -> None:
     swarm, single = load_scenario("soak-swarm"), load_scenario("sync-failover")
     assert must_run_all(swarm, 200)
     assert not must_run_all(swarm, 199)

@@ -153,7 +153,7 @@ def test_topic_whose_deletion_fails_on_a_full_disk_stays(path: str) -> None:
     with_node(scenario)
 
 
-def test_all_topics_whole_and_in_pages() -> None:
+def test_topics_complete_and_in_pages() -> None:
     async def scenario(session: Session) -> None:
         whole = await session.ask(21)
         table = TopicConfigTable.decode(whole.body)
@@ -223,7 +223,7 @@ def test_retry_topic_may_have_the_maximum_of_queues() -> None:
     with_node(scenario)
 
 
-def test_what_slaves_copy() -> None:
+def test_tables_for_slaves() -> None:
     async def scenario(session: Session) -> None:
         await session.heartbeat()
         await session.send()

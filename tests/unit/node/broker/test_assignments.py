@@ -102,7 +102,7 @@ def put_file(text: bytes) -> Any:
     return disk.image()
 
 
-def test_entries_of_pop_stay_and_are_answered_as_pull_with_a_warning() -> None:
+def test_pop_entries_stay_and_become_pull_with_a_warning() -> None:
     text = (
         b'{"messageRequestModeMap":{"T":{"g":'
         b'{"consumerGroup":"g","mode":"POP","popShareQueueNum":-1,"topic":"T"}}}}'
@@ -207,7 +207,7 @@ def test_members_share_queues_by_rocketmqs_rules(
     assert node_run(scenario, NAMED).outcome == "ended"
 
 
-def test_queues_of_all_brokers_are_shared_and_follow_the_members() -> None:
+def test_queues_of_all_brokers_follow_the_members() -> None:
     async def scenario(session: Session) -> None:
         everything = [("a", n) for n in range(4)] + [("b", n) for n in range(16)]
         async with nameserver(session) as server, other_broker(session, server):
@@ -238,7 +238,7 @@ def test_non_member_has_no_queues_and_changes_nothing() -> None:
     assert node_run(scenario, NAMED).outcome == "ended"
 
 
-def test_without_a_nameserver_the_last_route_counts_or_nothing_changes() -> None:
+def test_last_route_counts_without_a_nameserver() -> None:
     async def scenario(session: Session) -> None:
         async with member(session, "a"):
             assert await assigned(session) is None

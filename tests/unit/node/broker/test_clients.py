@@ -38,7 +38,7 @@ def test_a_heartbeat_makes_group_and_retry_topic() -> None:
     with_node(scenario)
 
 
-def test_members_are_told_of_each_other() -> None:
+def test_members_are_notified_of_each_other() -> None:
     async def scenario(session: Session) -> None:
         await session.heartbeat()
         assert [notice.fields for notice in session.notices] == [{"consumerGroup": "g"}]

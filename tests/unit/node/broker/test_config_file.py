@@ -43,7 +43,7 @@ def loaded(image: DiskImage) -> tuple[Any, bool]:
 
 @pytest.mark.parametrize("kind", ["kill", "power"])
 @pytest.mark.parametrize("mode", ["random", "strict", "reorder"])
-def test_T11_a_crash_at_any_disk_event_leaves_a_whole_table(kind: str, mode: str) -> None:
+def test_T11_crash_at_any_disk_event_leaves_a_valid_table(kind: str, mode: str) -> None:
     first = run_solo(write, 1, 2).image
     events = run_solo(write, 3, 4, image=first).events
     versions = set()
@@ -139,7 +139,7 @@ def test_unreadable_backup_error_says_what_to_do() -> None:
     assert run_solo(damage, image=image).outcome == "ended"
 
 
-def test_a_clean_table_is_told_from_its_backup() -> None:
+def test_clean_table_is_distinguished_from_its_backup() -> None:
     assert loaded(run_solo(write, 1, 2).image) == (2, True)
 
 

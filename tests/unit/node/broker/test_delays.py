@@ -68,7 +68,7 @@ def test_a_level_above_the_last_is_the_last(level_text: str, level: int) -> None
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "-99"])
-def test_a_level_below_one_is_none(text: str) -> None:
+def test_level_below_one_is_no_delay(text: str) -> None:
     async def scenario(session: Session) -> None:
         await session.send("T", b"x", properties={"DELAY": text})
         assert [one.body for one in await session.messages()] == [b"x"]
@@ -77,7 +77,7 @@ def test_a_level_below_one_is_none(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "-", "1 ", "²", "9" * 5000])
-def test_a_delay_that_is_no_number_is_refused(text: str) -> None:
+def test_non_numeric_delay_is_refused(text: str) -> None:
     async def scenario(session: Session) -> None:
         answer = await session.send("T", b"x", properties={"DELAY": text})
         assert answer.code == 13
@@ -297,7 +297,7 @@ async def delayed(session: Session, body: bytes, topic: str = "T", **properties:
 
 
 @pytest.mark.parametrize("table", [{}, {"1": 1}, {"1": 2}])
-def test_one_that_was_dropped_hides_none_behind_it(table: dict[str, int]) -> None:
+def test_dropped_message_hides_no_later_one(table: dict[str, int]) -> None:
     async def scenario(session: Session) -> None:
         await delayed(session, b"first")
         await delayed(session, b"lost", "U")
@@ -474,7 +474,7 @@ def test_a_damaged_message_comes_once_it_is_mended() -> None:
 
 
 @pytest.mark.slow
-def test_what_retention_took_is_told() -> None:
+def test_expired_messages_are_reported() -> None:
     settings = (
         "mappedFileSizeCommitLog=65536",
         "maxMessageSize=16384",

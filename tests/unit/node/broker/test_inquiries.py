@@ -62,7 +62,7 @@ def test_bounds_and_last_times_of_a_topics_queues() -> None:
     with_node(scenario)
 
 
-def test_how_many_messages_a_second_a_topic_gets_and_a_group_commits() -> None:
+def test_rates_of_topics_and_groups() -> None:
     async def scenario(session: Session) -> None:
         async def rates() -> tuple[float, float]:
             answer = await session.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
@@ -80,7 +80,7 @@ def test_how_many_messages_a_second_a_topic_gets_and_a_group_commits() -> None:
     with_node(scenario)
 
 
-def test_where_a_group_stands() -> None:
+def test_positions_of_a_group() -> None:
     async def scenario(session: Session) -> None:
         at_ms = await sent(session, 3)
         assert (await consume_stats(session)).offset_table == {}

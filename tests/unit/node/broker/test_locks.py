@@ -36,7 +36,7 @@ async def unlock(session: Session, client: str, *queues: MessageQueue) -> None:
     assert (await session.ask(RequestCode.UNLOCK_BATCH_MQ, {}, body)).code == 0
 
 
-def test_one_client_of_a_group_holds_a_queue() -> None:
+def test_queue_is_held_by_one_client_of_a_group() -> None:
     async def scenario(session: Session) -> None:
         await make(session, 4)
         assert await lock(session, "a", queue(0), queue(1)) == [0, 1]
@@ -80,7 +80,7 @@ def test_foreign_queue_is_not_granted(stray: MessageQueue) -> None:
     with_node(scenario)
 
 
-def test_a_body_that_is_none_is_refused() -> None:
+def test_invalid_body_is_refused() -> None:
     async def scenario(session: Session) -> None:
         for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
             assert (await session.ask(code, {}, b'{"mqSet":[{"queueId":"x"}]}')).code == 1

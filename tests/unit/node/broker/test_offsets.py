@@ -57,7 +57,7 @@ async def test_queue_end_is_read_once_for_all_groups(tmp_path: Path) -> None:
     assert calls == [("T", 0), ("U", 0)]
 
 
-async def test_who_follows_hears_what_was_brought_down(tmp_path: Path) -> None:
+async def test_follower_gets_lowered_offsets(tmp_path: Path) -> None:
     """Else it would go by the higher place, once it leads and the queue has grown to that."""
     offsets = Offsets(real_world("test"), NodeConfig(store=StoreConfig(root=str(tmp_path))))
     offsets.commit("g", "T", 0, 11)

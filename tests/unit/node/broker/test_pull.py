@@ -221,7 +221,7 @@ def test_without_long_polling_pulls_are_held_shortly() -> None:
     with_node(scenario, "longPollingEnable=false", "shortPollingTimeMills=1000")
 
 
-def test_more_pulls_than_the_limit_are_answered_at_once() -> None:
+def test_pulls_above_the_limit_are_answered_at_once() -> None:
     async def scenario(session: Session) -> None:
         await fill(session, 1)
         with pytest.raises(RequestTimeout):
@@ -322,7 +322,7 @@ def test_header_fields_of_the_wrong_type() -> None:
     with_node(scenario)
 
 
-def test_cold_records_are_read_in_a_task_of_their_own() -> None:
+def test_cold_records_are_read_in_a_separate_task() -> None:
     async def scenario(session: Session) -> None:
         await fill(session, 3)
         store = session.node.store

@@ -103,7 +103,7 @@ def test_query_by_key_and_time() -> None:
     with_node(scenario)
 
 
-def test_query_by_tag_as_clients_of_rocketmq_5_5_ask_it() -> None:
+def test_query_by_tag_like_rocketmq_5_5_clients() -> None:
     """`indexType=T`: found where the index holds tags, which only that release's does."""
 
     async def scenario(session: Session) -> None:
@@ -199,7 +199,7 @@ def test_consumer_offsets() -> None:
         RequestCode.UPDATE_CONSUMER_OFFSET,
     ],
 )
-def test_missing_and_wrong_fields_are_answered_with_code_1(code: int) -> None:
+def test_bad_fields_are_answered_with_code_1(code: int) -> None:
     async def scenario(session: Session) -> None:
         missing = await session.ask(code, {})
         assert missing.code == 1

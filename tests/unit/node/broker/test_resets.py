@@ -57,7 +57,7 @@ def test_next_pull_is_told_its_reset_offset() -> None:
     with_node(scenario)
 
 
-def test_a_held_pull_is_told_at_once() -> None:
+def test_held_pull_is_answered_at_once() -> None:
     async def scenario(session: Session) -> float:
         await prepare(session)
         answers: list[Command] = []
@@ -109,7 +109,7 @@ def test_member_ignoring_a_reset_is_told_for_a_while() -> None:
     with_node(scenario)
 
 
-def test_one_queue_to_an_offset_that_exists() -> None:
+def test_reset_of_one_queue_to_an_existing_offset() -> None:
     async def scenario(session: Session) -> None:
         await prepare(session)
         assert table(await reset(session, queueId=0, offset=3)) == {0: 3}
@@ -128,7 +128,7 @@ def test_one_queue_to_an_offset_that_exists() -> None:
         ({"group": "x"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group x does not exist"),
     ],
 )
-def test_what_does_not_exist(changes: dict[str, Any], code: int, remark: str) -> None:
+def test_missing_topics_groups_and_queues(changes: dict[str, Any], code: int, remark: str) -> None:
     async def scenario(session: Session) -> None:
         await prepare(session)
         answer = await reset(session, **changes)

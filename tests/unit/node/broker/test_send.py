@@ -116,7 +116,7 @@ def test_raw_numbers_and_booleans_of_ali_ons() -> None:
     with_node(scenario)
 
 
-def test_one_way_is_stored_and_not_answered() -> None:
+def test_one_way_send_is_stored_and_unanswered() -> None:
     async def scenario(session: Session) -> None:
         await session.send()
         session.connection.notify(request(310, send_fields(), b"one way"))
@@ -236,7 +236,7 @@ async def make(session: Session, topic: str, **changes: str) -> None:
 
 
 @pytest.mark.parametrize("properties", [{}, {"UNIQ_KEY": "K"}])
-def test_messages_of_a_topic_of_many_tags_say_so(properties: dict[str, str]) -> None:
+def test_messages_of_a_multi_tag_topic_are_marked(properties: dict[str, str]) -> None:
     async def scenario(session: Session) -> None:
         await make(session, "Tags", topicFilterType="MULTI_TAG")
         assert (await session.send("Tags", properties=properties)).code == 0
@@ -403,9 +403,7 @@ def test_retry_topic_of_an_unknown_group_is_refused() -> None:
         ({"b": None}, "the custom field <b> is null"),
     ],
 )
-def test_header_fields_of_the_wrong_type_are_answered_with_code_1(
-    change: dict[str, str | None], remark: str
-) -> None:
+def test_wrongly_typed_header_fields_get_code_1(change: dict[str, str | None], remark: str) -> None:
     async def scenario(session: Session) -> None:
         await session.send()
         fields = {**send_fields(), **change}
@@ -471,7 +469,7 @@ def test_message_in_progress_at_a_disk_failure_is_refused() -> None:
     assert answer.remark == "fsync of x failed: check the disk"
 
 
-def test_without_slaves_a_synchronous_master_answers_flush_slave_timeout() -> None:
+def test_master_without_slaves_answers_flush_slave_timeout() -> None:
     async def scenario(session: Session) -> None:
         answer = await session.send()
         assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -487,7 +485,7 @@ def test_without_slaves_a_synchronous_master_answers_flush_slave_timeout() -> No
     with_node(scenario, "brokerRole=SYNC_MASTER", "inSyncReplicas=2", "slaveTimeout=500")
 
 
-def test_many_in_flight_are_all_answered_in_order_of_their_offsets() -> None:
+def test_concurrent_sends_are_answered_in_offset_order() -> None:
     async def scenario(session: Session) -> None:
         import trio
 

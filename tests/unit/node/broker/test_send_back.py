@@ -95,7 +95,7 @@ def test_consumer_may_choose_delay_and_give_up() -> None:
 
 
 @pytest.mark.parametrize("times", [0, 16])
-def test_the_groups_limit_counts_where_the_consumer_has_none(times: int) -> None:
+def test_group_limit_counts_without_a_consumer_limit(times: int) -> None:
     async def scenario(session: Session) -> None:
         await session.send("%RETRY%g", b"x", j=times)
         (message,) = await session.messages("%RETRY%g")
@@ -105,7 +105,7 @@ def test_the_groups_limit_counts_where_the_consumer_has_none(times: int) -> None
     with_node(scenario)
 
 
-def test_what_cannot_be_put_back_is_refused() -> None:
+def test_unreturnable_message_is_refused() -> None:
     async def scenario(session: Session) -> None:
         message = await one_message(session)
         for offset, code in ((10**9, 1), (-1, 1), (message.physical_offset + 1, 1)):
@@ -179,7 +179,7 @@ def test_a_slave_takes_nothing_back() -> None:
     with_node(scenario, "brokerRole=SLAVE", "brokerId=1")
 
 
-def test_what_was_taken_back_survives_a_power_cut() -> None:
+def test_returned_message_survives_a_power_cut() -> None:
     """Its consumer continues as soon as it is answered, so it waits for the disk whatever `WAIT`
     says.
     """

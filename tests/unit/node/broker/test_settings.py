@@ -68,7 +68,7 @@ def test_sends_create_topics_once_allowed() -> None:
     with_node(scenario, "autoCreateTopicEnable=false")
 
 
-def test_sends_of_topics_in_use_go_by_the_new_settings_too() -> None:
+def test_new_settings_apply_to_topics_in_use() -> None:
     async def scenario(session: Session) -> None:
         async def send(size: int = 5) -> int:
             key = {"UNIQ_KEY": "A" * 32}
@@ -131,7 +131,7 @@ def test_flush_interval_follows_a_changed_setting() -> None:
         (b"a=\\uZ\n", ResponseCode.SYSTEM_ERROR, "string2Properties error"),
     ],
 )
-def test_all_or_nothing(body: bytes, code: int, expected_text: str) -> None:
+def test_changes_apply_all_or_none(body: bytes, code: int, expected_text: str) -> None:
     async def scenario(session: Session) -> None:
         before = await config_of(session)
         answer = await session.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, body)

@@ -112,7 +112,7 @@ def test_the_file_has_rocketmqs_shape() -> None:
     }
 
 
-def test_built_in_topics_are_those_a_real_broker_registers() -> None:
+def test_built_in_topics_equal_a_real_brokers() -> None:
     registration = next(
         command
         for frame in recorded_frames("session-json")

@@ -67,7 +67,7 @@ def test_a_whole_file() -> None:
     assert config.values["deleteWhen"] == "04;16"
 
 
-def test_later_settings_stand_over_earlier_ones() -> None:
+def test_later_settings_override_earlier_ones() -> None:
     settings = settings_from_text("listenPort=1000\n", "f") + settings_from_options(
         ["listenPort=2000", "brokerName=b=c"]
     )
@@ -76,7 +76,7 @@ def test_later_settings_stand_over_earlier_ones() -> None:
     assert config.broker_name == "b=c"
 
 
-def test_what_lies_where_nobody_looks_is_refused() -> None:
+def test_setting_for_an_unread_location_is_refused() -> None:
     for text in (
         "storeType=defaultRocksDB",
         "enableDLegerCommitLog=true",
@@ -90,7 +90,7 @@ def test_what_lies_where_nobody_looks_is_refused() -> None:
     assert len(make_config(settings_from_options(harmless))[1]) == 0
 
 
-def test_what_a_diverged_slave_does() -> None:
+def test_actions_of_a_diverged_slave() -> None:
     assert make_config([])[0].diverged == "refuse"
     assert make_config(settings_from_options(["rbDiverged=cut"]))[0].diverged == "cut"
     for allowed in ("cut:3", "4096"):
@@ -115,7 +115,7 @@ def test_settings_of_the_recorded_broker_are_taken() -> None:
     assert len(warnings) == 3
 
 
-def test_keys_without_effect_are_warned_of_with_their_line() -> None:
+def test_ineffective_keys_are_warned_of_with_their_line() -> None:
     text = "brokerName=a\n\nuseReentrantLockWhenPutMessage=true\n"
     _, warnings = make_config(settings_from_text(text, "conf/broker.conf"))
     assert warnings == [

@@ -33,7 +33,7 @@ def test_record_is_refused_only_where_it_meets_damage() -> None:
         damaged.refuse(399)
 
 
-def test_what_is_found_again_is_one_stretch() -> None:
+def test_repeated_damage_is_one_range() -> None:
     damaged = ranges((100, 200), (100, 200), (150, 180), (300, 400), (180, 320))
     assert places(damaged) == [(100, 400)]
     assert damaged.count == 2
@@ -65,7 +65,7 @@ def test_scattered_damage_is_joined_only_beyond_the_bound() -> None:
     assert damaged.count == RANGES_MAX + 1
 
 
-def test_damage_far_apart_is_bounded_too_and_all_of_it_is_refused() -> None:
+def test_distant_damage_is_bounded_and_refused() -> None:
     step = 5 * JOIN_GAP
     count = 3 * RANGES_MAX
     damaged = ranges(*((number * step, number * step + 200) for number in range(count)))

@@ -91,7 +91,7 @@ async def check_stored(store: MessageStore, about: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_real_brokers_directory_is_taken_over(name: str, tmp_path: Path) -> None:
+async def test_real_brokers_directory_is_taken_over(name: str, tmp_path: Path) -> None:
     about = manifest(name)
     config = unpack(name, tmp_path)
     checks = 0

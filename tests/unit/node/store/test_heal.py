@@ -35,7 +35,7 @@ def refusal(config: StoreConfig) -> str:
     return str(caught.value)
 
 
-def test_a_whole_log_asks_nobody(root: Path) -> None:
+def test_undamaged_log_asks_no_replica(root: Path) -> None:
     result = CliRunner().invoke(store, ["heal", str(root), "--from", NOBODY])
     assert result.exit_code == 0
     assert result.output == f"the log is whole: nothing was asked of {NOBODY}\n"

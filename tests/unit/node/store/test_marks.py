@@ -28,7 +28,7 @@ FULL = Mark(
 )
 
 
-def test_what_is_written_is_read() -> None:
+def test_marks_round_trip() -> None:
     assert decode_mark(encode_mark(FULL)) == FULL
 
 
@@ -54,7 +54,7 @@ def test_a_mark_of_an_earlier_version_is_read() -> None:
     )
 
 
-def test_a_mark_that_is_not_whole_is_none() -> None:
+def test_incomplete_mark_is_ignored() -> None:
     data = encode_mark(FULL)
     assert all(decode_mark(data[:end]) is None for end in range(len(data)))
     assert decode_mark(data.replace(b"4096", b"4097")) is None

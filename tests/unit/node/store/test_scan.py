@@ -37,7 +37,7 @@ def scan(buffer: bytes, *, check_crc: bool = True) -> tuple[int, int, Stop]:
     ],
     ids=["full", "no-properties", "no-body", "neither", "zero-body", "zero-ended-body"],
 )
-def test_any_cut_of_the_last_record_ends_the_log_before_it(spec: Spec) -> None:
+def test_cut_last_record_ends_the_log_before_it(spec: Spec) -> None:
     first = record(Spec(properties=TAGS), 0)
     last = record(spec, len(first))
     for cut in range(len(last) + 1):
@@ -70,7 +70,7 @@ def test_live_dispatch_skips_the_torn_end_check() -> None:
     assert scan(whole.ljust(SEGMENT, b"\0"), check_crc=False)[:2] == (1, len(whole))
 
 
-def test_our_own_records_never_end_with_a_zero_byte() -> None:
+def test_own_records_never_end_with_a_zero_byte() -> None:
     assert closed(b"P\x01x\0") == b"P\x01x\0\x02"
     assert closed(b"P\x01x") == b"P\x01x"
     assert closed(b"") == b""

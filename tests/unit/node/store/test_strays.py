@@ -59,7 +59,7 @@ def test_a_folder_where_a_file_belongs_is_named(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["index", "rocketbed.tmp", "lock"])
-def test_what_is_in_the_way_is_named(root: Path, name: str) -> None:
+def test_obstacles_are_named(root: Path, name: str) -> None:
     """A file where a directory belongs, and the other way round."""
     path = root / name
     if name == "lock":

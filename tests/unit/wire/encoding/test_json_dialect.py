@@ -12,7 +12,7 @@ from rocketbed.wire.errors import LocalProtocolError
 QUEUE = {"brokerName": "b", "queueId": 0, "topic": "t"}
 
 
-def test_integer_keys_stand_bare() -> None:
+def test_integer_keys_are_unquoted() -> None:
     assert dumps({0: "10.0.0.1:10911", 1: "x"}) == b'{0:"10.0.0.1:10911",1:"x"}'
     assert loads(b'{0:"a",-1:"b"}') == loads(b'{"0":"a","-1":"b"}') == {"0": "a", "-1": "b"}
 
@@ -31,7 +31,7 @@ def test_object_keys() -> None:
     assert dumps(value) == text
 
 
-def test_key_order_inside_an_object_key_does_not_matter() -> None:
+def test_key_order_inside_an_object_key_is_ignored() -> None:
     assert loads(b'{{"topic":"t","queueId":0,"brokerName":"b"}:1}') == {ObjectKey.of(QUEUE): 1}
 
 
@@ -96,7 +96,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_is_written_is_read_back(value: object) -> None:
+def test_values_round_trip(value: object) -> None:
     assert loads(dumps(value)) == value
 
 
