@@ -46,7 +46,7 @@ class Condition(Enum):
     NOT_WRITTEN = "rows, or the marker of their batch, were not accepted in time"
     OTHER_BUILD = "an executor has another rocketbed than the driver, which planned its task"
     BAD_MARKER = (
-        "a marker topic holds something else, or is not one, so nobody knows what is committed"
+        "a marker topic holds something else, or is not one, so what is committed is unknown"
     )
 
     def __str__(self) -> str:

@@ -54,8 +54,8 @@ _OF_SPARK: Final = frozenset({"checkpointlocation"})
 _OF_TABLES: Final = frozenset({"provider", "owner"})
 """Options that Spark adds to those of a `CREATE TABLE`."""
 NO_TABLES: Final = (
-    "Spark hands the options of a table in its catalog to no source in Python, so nobody could read"
-    " it: use CREATE TEMPORARY VIEW name USING rocketbed OPTIONS (...)"
+    "Spark hands the options of a table in its catalog to no source in Python, so it is"
+    " unreadable: use CREATE TEMPORARY VIEW name USING rocketbed OPTIONS (...)"
 )
 """Measured with PySpark 4.3: only the schema lookup gets the options, readers and writers do
 not."""
@@ -282,7 +282,7 @@ TABLE: Final = (
     Option(
         "fs.s3a.aws.credentials.provider", read_provider, "AWS's own ways",
         "a list of those that Hadoop has, under any package:"
-        " `AnonymousAWSCredentialsProvider`: nobody asks; `SimpleAWSCredentialsProvider`,"
+        " `AnonymousAWSCredentialsProvider`: no credentials; `SimpleAWSCredentialsProvider`,"
         " `TemporaryAWSCredentialsProvider`: with the keys above; others are AWS's own ways",
         source="path",
     ),

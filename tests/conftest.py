@@ -1,4 +1,4 @@
-"""What tests in more than one folder share."""
+"""Fixtures that tests in more than one folder share."""
 
 import os
 import signal

@@ -2,7 +2,7 @@
 
     python -m tests.fuzz --seconds 1800
 
-Runs swarms, shipped scenarios, models and properties in turn, each with seeds that nobody has seen.
+Runs swarms, shipped scenarios, models and properties in turn, each with new seeds.
 A finding does not fail the command: replay files and outputs are kept, and the last lines name
 them.
 """

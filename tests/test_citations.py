@@ -95,7 +95,7 @@ def between(low: str, high: str) -> list[str]:
 
 
 def has_row(text: str, row: str) -> bool:
-    """Whether a chapter has this step, no. or trap: a row of a table, or an item of a list."""
+    """True if a chapter has this step, no. or trap: a row of a table, or an item of a list."""
     return re.search(rf"^\| {row} \||^{row}\. |(?<= ){row}\. ", text, re.MULTILINE) is not None
 
 
@@ -113,7 +113,7 @@ def words(text: str, start: int, end: int) -> Iterator[re.Match[str]]:
 
 
 def unresolved(name: str, text: str, start: int, end: int) -> Iterator[str]:
-    """What of a citation's parts is not in docs/spec."""
+    """Yield the parts of a citation that are not in docs/spec."""
     known_places, chapter, previous, in_rows = chapters(name), "", "", False
     for match in words(text, start, end):
         join, row, number, identity, paragraph = match.groups()
@@ -144,7 +144,7 @@ def slug(heading: str) -> str:
 
 
 def link_trouble(target: str, file: Path) -> str:
-    """Why a link of a document leads nowhere; empty if it does not."""
+    """Reason why a link of a document is broken; empty if it is not."""
     if re.match(r"[a-z]+:", target):
         return ""
     path, _, anchor = target.partition("#")
@@ -157,7 +157,7 @@ def link_trouble(target: str, file: Path) -> str:
 
 
 def troubles(text: str, file: Path) -> list[Trouble]:
-    """All that leads nowhere in a file's text."""
+    """Broken references in a file's text."""
     references_found = []
 
     def note(at: int, subject: str) -> None:

@@ -18,7 +18,7 @@ LOST: Final = "V1", "acknowledged and lost"
 RESURRECTED: Final = "V2", "refused and yet stored"
 DUPLICATED: Final = "V3", "stored more often than sent"
 MOVED: Final = "V11", "not where it was acknowledged"
-ALTERED: Final = "V12", "another body, or sent by nobody"
+ALTERED: Final = "V12", "another body, or never sent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ def _altered(
     foreign = suspects.where("is_foreign").select(*KEY)
     strange = unnamed.where(f.col("key").isNull() & f.col("crc_ok") & f.col("reason").isNull())
     return findings.unionAll(
-        _sentences(records.join(foreign, list(KEY)), "that nobody sent, at ")
+        _sentences(records.join(foreign, list(KEY)), "that was never sent, at ")
     ).unionAll(_sentences(strange, "whose body names no writer, at "))
 
 

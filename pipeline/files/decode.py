@@ -187,7 +187,7 @@ class Decoder:
             logger.warning("%s: %d malformed rows dropped", split.path, self.malformed)
         if self.hidden:
             logger.warning(
-                "%s: %d ranges are no records, so nobody knows whether they are of the topics or"
+                "%s: %d ranges are not records, so it is unknown if they are of the topics or"
                 " times asked for: the column %s shows them",
                 split.path,
                 self.hidden,

@@ -49,7 +49,7 @@ def explain(error: BaseException) -> PipelineError | None:
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in EXTRA:
         return SparkMissing(f"{error.name} is not installed: pip install 'rocketbed[spark]'")
     if isinstance(error, OSError) and error.errno in FULL:
-        return Unwritable(error.filename or "a file that nobody named", error)
+        return Unwritable(error.filename or "an unnamed file", error)
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         return PipelineError(f"{error.strerror or error}: {error.filename or 'no file named'}")
     module = type(error).__module__.partition(".")[0]

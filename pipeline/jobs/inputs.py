@@ -168,7 +168,7 @@ def note_unread_now(report: Report, settings: JobSettings, topics: Sequence[str]
         with live_log(settings, topics, retryTimeoutMs=str(REST_MS)) as log:
             note_unread(report, log.look())
     except PipelineError as exc:
-        report.notes.append(f"nobody knows what was not read: {exc}")
+        report.notes.append(f"what was not read is unknown: {exc}")
 
 
 def sources_now(

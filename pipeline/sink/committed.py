@@ -100,7 +100,7 @@ def read_committed(
         if unreadable := sorted(unknown & part.runs.keys()):
             raise BadMarker(
                 f"topic {marker_topic(unreadable[0])} has more than one queue, or its first message"
-                f" is no marker: it was not made by a writer, so nobody can say what is committed"
+                f" is no marker: it was not made by a writer, so what is committed is unknown"
                 f" of job {unreadable[0]}, of which there are rows"
             )
         committed_rows = pyarrow.RecordBatch.from_arrays(
@@ -228,7 +228,7 @@ def _store_runs(replica: Replica, end: int, options: Options) -> dict[str, Runs 
     try:
         if end > directory.log.min_offset and not (directory.queues or directory.batch_queues):
             raise BadMarker(
-                f"{replica.root}: without consume queues nobody can tell which topics have markers:"
+                f"{replica.root}: without consume queues the topics with markers are unknown:"
                 " build them again (rocketbed store rebuild)"
             )
         topics = {marker_topic(job): job for job in jobs_of(sorted(known_topics(replica)))}

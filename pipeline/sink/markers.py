@@ -87,7 +87,7 @@ def decode_part(body: bytes, job: str) -> Part:
         topic = marker_topic(job)
         raise BadMarker(
             f"topic {topic} has a message that is no marker of job {job}: {exc}; something else "
-            f"writes there, so nobody can say what is committed"
+            f"writes there, so what is committed is unknown"
         ) from exc
     if not 0 <= part.part < part.parts:
         raise BadMarker(f"topic {marker_topic(job)}: part {part.part} of {part.parts}")

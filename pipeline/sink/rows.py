@@ -103,7 +103,7 @@ _NO_BODY: Final = (
 )
 _EMPTY: Final = "the body must be non-empty bytes: leave out such rows, by where length(body) > 0"
 _STILL_PACKED: Final = (
-    "its body is still packed, which nobody could tell from what is sent: read with the option"
+    "its body is still packed, which a reader could not tell from the message: read with the option"
     " decompress=true"
 )
 

@@ -228,7 +228,7 @@ class QueueLog:
         bounds = snapshot.bounds[name]
         if not mark.crc:
             return bounds.longest
-        at, why = bounds.first, "which is all that there is: nobody knows when that was"
+        at, why = bounds.first, "which is all that is left: its time is unknown"
         if 0 < mark.time_ms < time.time() * 1000 + CLOCK_MARGIN_MS:  # otherwise a clock was wrong
             queue, later_ms = snapshot.queues[name], mark.time_ms + 1
             at = await place_of(log, queue, bounds.first, bounds.longest, later_ms)
@@ -257,7 +257,7 @@ class QueueLog:
 
     def _data_lost(self, text: str) -> None:
         if self.options.fail_on_data_loss:
-            raise DataLoss(f"{text}; failOnDataLoss=false goes on with what is there")
+            raise DataLoss(f"{text}; failOnDataLoss=false continues with the rest")
         LOG.warning("stream.data_lost %s", text)
 
     # --- requests to the cluster
@@ -285,8 +285,8 @@ class QueueLog:
                     f"the checkpoint has an offset of {name}, but the cluster at "
                     f"{self.options.endpoints} has those topics on brokers "
                     f"{', '.join(sorted(brokers))} only: it is another cluster, or the broker is "
-                    f"gone permanently, or the topic; failOnDataLoss=false goes on without it, or "
-                    f"start with a new checkpointLocation"
+                    f"gone permanently, or the topic; failOnDataLoss=false continues without it, "
+                    f"or start with a new checkpointLocation"
                 )
 
     async def _compare(

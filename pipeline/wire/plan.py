@@ -175,7 +175,7 @@ class WirePlan:
                 f"{describe(queue)} has {bounds.first} to {bounds.longest}, and {at} was asked for"
             )
             if self.options.fail_on_data_loss:
-                raise DataLoss(f"{problem}; failOnDataLoss=false goes on with what is there")
+                raise DataLoss(f"{problem}; failOnDataLoss=false continues with the rest")
             LOG.warning("wire.data_lost %s", problem)
         return near
 
@@ -214,7 +214,7 @@ def read_share(
     for sample in replaced:
         problem = (
             f"{describe(sample.queue)}: message {sample.at} is not the one that was there when the"
-            f" read was planned: the topic was made again, or lost its end, and messages that came"
+            f" read was planned: the topic was recreated, or lost its end, and messages that came"
             f" after that may be among those read"
         )
         if options.fail_on_data_loss:

@@ -467,7 +467,7 @@ def test_batch_reports_that_its_topic_was_recreated(
         send(sink(cluster), 0, 400, batch=1, size=16)
     assert "made_again" not in caplog.text
     if loses == "true":
-        with pytest.raises(WireError, match="the topic was made again") as caught:
+        with pytest.raises(WireError, match="the topic was recreated") as caught:
             rows()
         assert caught.value.condition == Condition.DATA_LOSS
         return

@@ -36,7 +36,7 @@ class Place:
         path = plain_path(text).rstrip("/") or "/"
         storage = storage_of(path, settings)
         if ":" in path.partition("/")[0] and storage.is_local:
-            raise WrongUsage(f"--out {text}: expected a directory, or SCHEME://... as Spark has it")
+            raise WrongUsage(f"--out {text}: expected a directory, or SCHEME://... in Spark's form")
         place = cls(path if not storage.is_local else str(Path(path).absolute()), storage)
         place._check_apart(stores)
         return place

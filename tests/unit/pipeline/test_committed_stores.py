@@ -271,7 +271,7 @@ async def test_markers_deleted_at_the_master_are_read_from_its_slave(own: list[i
 def test_markers_are_unknown_without_queues(tmp_path: Path) -> None:
     log = store(tmp_path)
     shutil.rmtree(log.root / "consumequeue")
-    with pytest.raises(BadMarker, match="without consume queues nobody can tell"):
+    with pytest.raises(BadMarker, match="without consume queues the topics with markers"):
         marked(log)
 
 

@@ -139,7 +139,7 @@ def test_unread_queues_of_a_tail_are_noted_at_its_end(monkeypatch: pytest.Monkey
     assert report.inputs == []
     bounds = {}
     note_unread_now(report, JobSettings(endpoints="h:1"), ())
-    assert report.notes[2:] == ["nobody knows what was not read: no answer from h:1"]
+    assert report.notes[2:] == ["what was not read is unknown: no answer from h:1"]
 
 
 def test_logs_with_equal_ends_are_compared(tmp_path: Path) -> None:
