@@ -22,7 +22,7 @@ OVERFLOW = """[...document.querySelectorAll("body *")]
   .map(element => element.tagName + "." + element.className)"""
 
 
-class Shown:
+class ShownRun:
     """A browser that shows a run."""
 
     def __init__(self, page: Browser, run: Live) -> None:
@@ -46,7 +46,7 @@ class Shown:
 
 
 @pytest.fixture(scope="module")
-def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShownRun]:
     directory = tmp_path_factory.mktemp("page")
     with (
         live(directory / "log", *run_live(directory)) as run,
@@ -55,11 +55,11 @@ def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         page.window(1400, 900)
         page.open(run.address)
         page.wait_for("live.values.get('phase').name === 'faults'", 60)
-        yield Shown(page, run)
+        yield ShownRun(page, run)
 
 
 @pytest.mark.ci
-def test_events_before_the_load_have_negative_times(live_page: Shown) -> None:
+def test_events_before_the_load_have_negative_times(live_page: ShownRun) -> None:
     """Also what this page has shown before anybody knew when the load would begin."""
     rows = """[...document.querySelectorAll('#events li')].reverse().map(
       item => [item.querySelector('time').textContent, item.textContent])"""
@@ -72,14 +72,14 @@ def test_events_before_the_load_have_negative_times(live_page: Shown) -> None:
 
 
 @pytest.mark.ci
-def test_the_token_leaves_the_address_line(live_page: Shown) -> None:
+def test_the_token_leaves_the_address_line(live_page: ShownRun) -> None:
     assert live_page.page.value("location.href") == f"http://127.0.0.1:{live_page.run.port}/"
     live_page.page.reload()
     live_page.page.wait_for("live.updates > 1")
     assert live_page.page.value("sessionStorage.getItem('token')") == live_page.run.token
 
 
-def test_offsets_and_rates_move(live_page: Shown) -> None:
+def test_offsets_and_rates_move(live_page: ShownRun) -> None:
     page = live_page.page
     for offset_name in ("written", "flushed", "confirmed", "dispatched"):
         before = page.wait_for(f"live.values.get('at:b1').{offset_name}")
@@ -90,7 +90,7 @@ def test_offsets_and_rates_move(live_page: Shown) -> None:
     page.wait_for(f"document.querySelector('[data-name=b1] .value').textContent !== '{text}'")
 
 
-def test_updates_come_several_times_a_second(live_page: Shown) -> None:
+def test_updates_come_several_times_a_second(live_page: ShownRun) -> None:
     took_ms = live_page.page.value(
         """(async () => {
           const began = performance.now(), first = live.updates;
@@ -101,7 +101,7 @@ def test_updates_come_several_times_a_second(live_page: Shown) -> None:
     assert 20 / 10 * 1000 < took_ms < 20 / 2 * 1000
 
 
-def test_key_kills_and_restarts_the_chosen_node(live_page: Shown) -> None:
+def test_key_kills_and_restarts_the_chosen_node(live_page: ShownRun) -> None:
     page = live_page.page
     pid = Path(live_page.run.log.parent, "report", "by-hand-3-process", "nodes", "b2", "pid")
     first = int(pid.read_text().split()[0])
@@ -124,7 +124,7 @@ def test_key_kills_and_restarts_the_chosen_node(live_page: Shown) -> None:
     assert int(pid.read_text().split()[0]) != first
 
 
-def test_buttons_pause_and_cut(live_page: Shown) -> None:
+def test_buttons_pause_and_cut(live_page: ShownRun) -> None:
     page = live_page.page
     page.wait_for("live.values.get('at:b2').following")
     for action, opposite, state in (
@@ -139,7 +139,7 @@ def test_buttons_pause_and_cut(live_page: Shown) -> None:
         page.wait_for(f"!({state})")
 
 
-def test_impossible_actions_are_disabled_with_a_reason(live_page: Shown) -> None:
+def test_impossible_actions_are_disabled_with_a_reason(live_page: ShownRun) -> None:
     page = live_page.page
     promote = live_page.button("b1", "promote")
     page.wait_for(f"{promote}.getAttribute('aria-disabled') === 'true'")
@@ -149,7 +149,7 @@ def test_impossible_actions_are_disabled_with_a_reason(live_page: Shown) -> None
     page.wait_for(f"{promote}.click(), {note}.includes('it is the master')")
 
 
-def test_the_keys_are_explained(live_page: Shown) -> None:
+def test_the_keys_are_explained(live_page: ShownRun) -> None:
     page = live_page.page
     page.press("?")
     assert page.value("document.getElementById('keys').open")
@@ -161,7 +161,7 @@ def test_the_keys_are_explained(live_page: Shown) -> None:
 
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("dark", [False, True])
-def test_nothing_is_wider_than_the_window(live_page: Shown, width: int, dark: bool) -> None:
+def test_nothing_is_wider_than_the_window(live_page: ShownRun, width: int, dark: bool) -> None:
     page = live_page.page
     page.window(width, 900, dark=dark, touch=width < 600)
     drawn = page.value("live.updates")
@@ -177,7 +177,7 @@ def test_nothing_is_wider_than_the_window(live_page: Shown, width: int, dark: bo
     assert small == []
 
 
-def test_buttons_have_names_and_nothing_moves_unprompted(live_page: Shown) -> None:
+def test_buttons_have_names_and_nothing_moves_unprompted(live_page: ShownRun) -> None:
     page = live_page.page
     page.window(1400, 900)
     nameless = page.value(
@@ -201,7 +201,7 @@ def test_buttons_have_names_and_nothing_moves_unprompted(live_page: Shown) -> No
 
 
 def test_outage_banner_has_its_length_and_faults_stay(
-    live_page: Shown,
+    live_page: ShownRun,
 ) -> None:
     page = live_page.page
     page.wait_for("document.getElementById('health').textContent === '✓ well'")
@@ -224,7 +224,7 @@ def test_outage_banner_has_its_length_and_faults_stay(
     assert outage["end"] - outage["begin"] > 1
 
 
-def test_lag_and_disks_are_shown_for_a_chosen_range(live_page: Shown) -> None:
+def test_lag_and_disks_are_shown_for_a_chosen_range(live_page: ShownRun) -> None:
     page = live_page.page
     page.wait_for("/^[0-9,]+$/.test(document.getElementById('f-lag').textContent)")
     page.wait_for(
@@ -239,7 +239,7 @@ def test_lag_and_disks_are_shown_for_a_chosen_range(live_page: Shown) -> None:
     assert all(re.fullmatch(r"-?\d+:\d\d", tick) for tick in ticks), ticks
 
 
-def test_end_shows_the_verdict_and_the_report(live_page: Shown) -> None:
+def test_end_shows_the_verdict_and_the_report(live_page: ShownRun) -> None:
     page, run = live_page.page, live_page.run
     page.wait_for("live.values.get('at:b3').following && live.values.get('at:b2').following")
     page.press("e")

@@ -10,7 +10,7 @@ from rocketbed.chaos.plan.library import load_scenario
 from rocketbed.chaos.search.runner import Options, run_here
 from tests.mutation.alterations.alteration import Alteration
 from tests.mutation.alterations.command import tamper as command
-from tests.mutation.alterations.listeners import TOLD
+from tests.mutation.alterations.listeners import TOLD_ALTERATIONS
 from tests.mutation.alterations.tables import ALTERATIONS
 from tests.mutation.alterations.tamper import Tampered, tamper
 
@@ -52,7 +52,7 @@ def test_every_known_alteration_is_noticed(recorded: Path, tmp_path: Path) -> No
 
 
 def are_noticed(alterations: Sequence[Alteration], recorded: Path, tmp_path: Path) -> None:
-    of_listeners = {one.name for one in TOLD}
+    of_listeners = {one.name for one in TOLD_ALTERATIONS}
     names = [one.name for one in alterations]
     of_clients = [name for name in names if name not in of_listeners]
     answers: dict[str, Tampered] = {

@@ -16,7 +16,7 @@ from tests.model.room import run_room
 from tests.mutation.generated import search as generated
 from tests.mutation.generated.draw import Generated, Source, candidates, read_sources
 from tests.mutation.generated.results import RESULTS, MutantResult
-from tests.mutation.generated.search import Found, Search, UnknownMutant, search
+from tests.mutation.generated.search import Progress, Search, UnknownMutant, search
 from tests.mutation.generated.tally import (
     SURVIVORS,
     as_row,
@@ -54,12 +54,12 @@ UNVISITED = next(one for one in candidates(SOURCES[2]) if one.site.function == "
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[MutantResult]]]:
+def ask(tmp_path: Path) -> Callable[..., tuple[Progress, list[MutantResult]]]:
     """Search for some of the mutants of `SOURCES`; what was told meanwhile."""
 
     def search_for(
         *chosen: Generated, plans: Sequence[Plan] = (LONE,), runs: int = 1
-    ) -> tuple[Found, list[MutantResult]]:
+    ) -> tuple[Progress, list[MutantResult]]:
         verdicts: list[MutantResult] = []
         keys = tuple(one.key for one in chosen)
         request = Search(number=10_000, out=tmp_path, runs=runs, only=keys)
@@ -72,10 +72,10 @@ def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[MutantResult]]]:
     return search_for
 
 
-Ask = Callable[..., tuple[Found, list[MutantResult]]]
+Ask = Callable[..., tuple[Progress, list[MutantResult]]]
 
 
-def states(progress: Found) -> dict[str, str]:
+def states(progress: Progress) -> dict[str, str]:
     return {mutant.key: verdict.state for mutant, verdict in progress.verdicts}
 
 

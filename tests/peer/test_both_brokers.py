@@ -63,7 +63,7 @@ async def tell(installation: Installation, directory: Path, kind: Kind, account:
         ):
             for topic in (TOPIC, TAGGED, SHARED, ORDERED, REFUSED):
                 await admin.create_topic(topic, queues=QUEUES)
-            context = _Told(site, admin, producer, queue_of(TOPIC, broker.name, 0), account)
+            context = _Context(site, admin, producer, queue_of(TOPIC, broker.name, 0), account)
             with trio.fail_after(LIMIT_S):
                 for step in STEPS:
                     account.append((step.__name__, await step(context)))
@@ -82,7 +82,7 @@ async def until(is_so: Callable[[], bool | Awaitable[bool]]) -> None:
         await trio.sleep(0.05)
 
 
-class _Told:
+class _Context:
     def __init__(
         self, site: Site, admin: Admin, producer: Producer, queue: MessageQueue, account: Account
     ) -> None:
@@ -102,7 +102,7 @@ class _Told:
             yield consumer
 
 
-async def sends(context: _Told) -> Any:
+async def sends(context: _Context) -> Any:
     """Return acknowledged sends with their places, and refused ones with their codes."""
     first = [
         await context.producer.send(Message(TOPIC, b"%d" % n), queue=context.queue)
@@ -145,7 +145,7 @@ async def read(consumer: Consumer, count: int) -> list[Received]:
     return messages
 
 
-async def reads(context: _Told) -> Any:
+async def reads(context: _Context) -> Any:
     """Everything, then back to a place, back in time, and on from what was committed."""
     async with context.consumer("readers") as consumer:
         await consumer.subscribe(TOPIC, start="first")
@@ -173,7 +173,7 @@ async def reads(context: _Told) -> Any:
     return rows, list(map(row, reread + on + paused + resumed)), future, past, lag, committed
 
 
-async def filters(context: _Told) -> Any:
+async def filters(context: _Context) -> Any:
     """Just the tags that were asked for, one of a negative hash among them."""
     for tag in ("red", "green", "violet", None, "red"):
         await context.producer.send(Message(TAGGED, str(tag).encode(), tag=tag))
@@ -187,7 +187,7 @@ async def filters(context: _Told) -> Any:
         return sorted(one.body for one in messages), sum(ends.values()), stands
 
 
-async def questions(context: _Told) -> Any:
+async def questions(context: _Context) -> Any:
     """Offsets of queues, and messages by key and by id."""
     async with context.consumer("asking") as consumer:
         offsets = consumer.offsets
@@ -207,7 +207,7 @@ async def questions(context: _Told) -> Any:
     return bounds, nothing, shown_pulls, sorted(map(row, by_key)), row(by_id) in map(row, by_key)
 
 
-async def shares(context: _Told) -> Any:
+async def shares(context: _Context) -> Any:
     """Two members of a group: each queue has one of them, and each message comes to one."""
     counts: list[int] = []
     async with context.consumer("sharing") as first, context.consumer("sharing") as second:
@@ -227,7 +227,7 @@ async def shares(context: _Told) -> Any:
     return counts, bodies
 
 
-async def listens(context: _Told) -> Any:
+async def listens(context: _Context) -> Any:
     """A message that a function refuses comes again, later, and in the end is a dead letter."""
     deliveries: list[tuple[bytes, int]] = []
     async with context.consumer("listening") as consumer:
@@ -250,7 +250,7 @@ async def listens(context: _Told) -> Any:
     return sorted(deliveries)
 
 
-async def dead_letters(context: _Told) -> list[Received]:
+async def dead_letters(context: _Context) -> list[Received]:
     async with context.consumer("burying") as consumer:
         while True:
             try:
@@ -260,7 +260,7 @@ async def dead_letters(context: _Told) -> list[Received]:
                 await trio.sleep(0.2)
 
 
-async def keeps_order(context: _Told) -> Any:
+async def keeps_order(context: _Context) -> Any:
     """An ordered listener tries a message again before it goes on."""
     deliveries: list[tuple[bytes, int]] = []
     async with context.consumer("inorder", ordered=True) as consumer:
@@ -277,7 +277,7 @@ async def keeps_order(context: _Told) -> Any:
     return deliveries
 
 
-async def broadcasts(context: _Told) -> Any:
+async def broadcasts(context: _Context) -> Any:
     """Each member has all, and goes on by its own file."""
     counts = []
     for turn in range(2):
@@ -293,7 +293,7 @@ async def broadcasts(context: _Told) -> Any:
     return counts
 
 
-async def administers(context: _Told) -> Any:
+async def administers(context: _Context) -> Any:
     config = await context.admin.topic_config(TOPIC, context.queue.broker_name)
     told_of = TOPIC in await context.admin.topics()
     await context.admin.delete_topic(TOPIC)

@@ -28,7 +28,7 @@ MEMBERS: Final = {"one": [0, 1], "two": [2, 3]}
 """Name -> the queues of its consumer that is assigned some."""
 
 
-class Told:
+class Deliveries:
     """Messages that the members of all groups got, in the order of sending and arrival."""
 
     def __init__(self, site: Site) -> None:
@@ -78,7 +78,7 @@ async def test_two_members_of_each_kind_over_kills(site: Site, version: str) -> 
     await site.start(broker, "rocketbed")
     async with Admin(nameservers=site.nameserver) as admin:
         await admin.create_topic(TOPIC, queues=QUEUES)
-    before, after = Told(site), Told(site)
+    before, after = Deliveries(site), Deliveries(site)
     installation = install_client(version)
     async with (
         JavaClient(installation, site.nameserver, site.directory / "one") as first,
@@ -114,7 +114,7 @@ async def test_two_members_of_each_kind_over_kills(site: Site, version: str) -> 
 
 
 @asynccontextmanager
-async def consuming(record: Told, javas: dict[str, JavaClient]) -> AsyncIterator[None]:
+async def consuming(record: Deliveries, javas: dict[str, JavaClient]) -> AsyncIterator[None]:
     """A member of each group in each program; in the end they leave."""
     async with trio.open_nursery() as nursery:
         for name, java in javas.items():
@@ -124,7 +124,7 @@ async def consuming(record: Told, javas: dict[str, JavaClient]) -> AsyncIterator
             await java.next_line()
 
 
-def all_is_saved(record: Told, broker: Broker) -> bool:
+def all_is_saved(record: Deliveries, broker: Broker) -> bool:
     """The broker's file has the positions of all groups that have them there."""
     table = open_directory(broker.store).config("consumerOffset.json") or {}
     ends = Counter(str(queue) for queue, _ in record.expected)
@@ -134,7 +134,7 @@ def all_is_saved(record: Told, broker: Broker) -> bool:
     )
 
 
-async def until_each_has_half(record: Told) -> None:
+async def until_each_has_half(record: Deliveries) -> None:
     """Rounds of a message in each queue, until each member of a shared group gets half of one."""
     with trio.fail_after(WAIT_S):
         for number in count():

@@ -135,7 +135,7 @@ class _NoDirectory:
         return None
 
 
-class Made:
+class RandomHistory:
     """A random history in which everything is right."""
 
     def __init__(self, seed: int) -> None:
@@ -295,7 +295,9 @@ def violated(results: list[CheckResult]) -> set[str]:
     return {result.id for result in results if result.verdict is Verdict.VIOLATED}
 
 
-def shift_field(model: Made, function: Function, field: str, shift: int, limit: int) -> None:
+def shift_field(
+    model: RandomHistory, function: Function, field: str, shift: int, limit: int
+) -> None:
     rows = [number for number, row in enumerate(model.rows) if row.function == function]
     if rows:
         number = model.random.choice(rows)
@@ -305,7 +307,7 @@ def shift_field(model: Made, function: Function, field: str, shift: int, limit: 
         )
 
 
-def damage(model: Made) -> None:
+def damage(model: RandomHistory) -> None:
     """Anything may be wrong; both forms have to see the same of it."""
     for _ in range(model.random.randint(1, 4)):
         kind = model.random.randrange(5)
@@ -344,7 +346,7 @@ def damage(model: Made) -> None:
 
 
 def agree(seed: int) -> None:
-    model = Made(seed)
+    model = RandomHistory(seed)
     assert violated(model.check()) == set(), seed
     damage(model)
     rows = [[result.as_row() for result in model.check(in_plain=form)] for form in (False, True)]
@@ -364,7 +366,7 @@ def test_both_forms_agree_on_ten_thousand() -> None:
         agree(seed)
 
 
-def _ok(model: Made) -> int | None:
+def _ok(model: RandomHistory) -> int | None:
     rows = [
         number
         for number, row in enumerate(model.rows)
@@ -373,13 +375,13 @@ def _ok(model: Made) -> int | None:
     return model.random.choice(rows) if rows else None
 
 
-def plant_loss(model: Made, number: int) -> str:
+def plant_loss(model: RandomHistory, number: int) -> str:
     value = model.rows[number].value
     model.stored = [entry for entry in model.stored if entry[0] != value]
     return "lost-write"
 
 
-def plant_unseen(model: Made, number: int) -> str:
+def plant_unseen(model: RandomHistory, number: int) -> str:
     value = model.rows[number].value
     model.rows = [
         row
@@ -389,17 +391,17 @@ def plant_unseen(model: Made, number: int) -> str:
     return "unseen-message"
 
 
-def plant_phantom(model: Made, number: int) -> str:
+def plant_phantom(model: RandomHistory, number: int) -> str:
     model.rows[number] = model.rows[number]._replace(outcome=Outcome.FAIL)
     return "phantom-write"
 
 
-def plant_unknown(model: Made, number: int) -> str:
+def plant_unknown(model: RandomHistory, number: int) -> str:
     model.rows[number] = model.rows[number]._replace(body_crc=1)
     return "unknown-value"
 
 
-def plant_duplicate(model: Made, number: int) -> str:
+def plant_duplicate(model: RandomHistory, number: int) -> str:
     value = model.rows[number].value
     queue = model.place(value)[0]
     end = sum(1 for entry in model.stored if entry[1] == queue)
@@ -407,32 +409,32 @@ def plant_duplicate(model: Made, number: int) -> str:
     return "duplicate"
 
 
-def plant_conflict(model: Made, number: int) -> str:
+def plant_conflict(model: RandomHistory, number: int) -> str:
     row = model.rows[number]
     model.rows.append(row._replace(function=Function.GOT, value=900, physical_offset=0))
     return "inconsistent-offset"
 
 
-def plant_move(model: Made, number: int) -> str:
+def plant_move(model: RandomHistory, number: int) -> str:
     row = model.rows[number]
     model.rows[number] = row._replace(physical_offset=row.physical_offset + 7)
     return "moved-write"
 
 
-def plant_vanished(model: Made, number: int) -> str:
+def plant_vanished(model: RandomHistory, number: int) -> str:
     row = model.rows[number]
     model.rows.append(row._replace(function=Function.DELIVER, value=901, operation=4))
     return "vanished-read"
 
 
-def plant_future(model: Made, number: int) -> str:
+def plant_future(model: RandomHistory, number: int) -> str:
     row = model.rows[number]
     early = row.invoked_ns - 1
     model.rows.append(row._replace(function=Function.DELIVER, operation=4, returned_ns=early))
     return "future-read"
 
 
-def plant_group_skip(model: Made, number: int) -> str:
+def plant_group_skip(model: RandomHistory, number: int) -> str:
     value = model.rows[number].value
     model.rows = [
         row for row in model.rows if not (row.function == Function.DELIVER and row.value == value)
@@ -440,7 +442,7 @@ def plant_group_skip(model: Made, number: int) -> str:
     return "group-skip"
 
 
-def plant_overrun(model: Made, number: int) -> str:
+def plant_overrun(model: RandomHistory, number: int) -> str:
     row = model.rows[number]
     beyond = row._replace(function=Function.COMMIT_OFFSET, operation=4, queue_offset=1000)
     model.rows.append(beyond)
@@ -466,9 +468,9 @@ PLANTS = [
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1 << 40), form=st.booleans())
 def test_a_planted_anomaly_is_found(
-    plant: Callable[[Made, int], str], seed: int, form: bool
+    plant: Callable[[RandomHistory, int], str], seed: int, form: bool
 ) -> None:
-    model = Made(seed)
+    model = RandomHistory(seed)
     number = _ok(model)
     if number is None:
         return

@@ -38,7 +38,7 @@ GROUP = 1
 END_NS = 100 * SECOND
 
 
-TOLD = "told"
+TOLD_TOPIC = "told"
 """The topic of listeners."""
 
 
@@ -95,7 +95,7 @@ class ImageMaker:
 
 
 @dataclass
-class Made:
+class Written:
     """Places of the messages in the final log."""
 
     offsets: list[int]
@@ -124,7 +124,7 @@ class RunMaker:
             )
             for number, node in enumerate(nodes)
         ]
-        self.rows: list[Callable[[RunMaker, Made, Ids], Iterable[Row]]] = []
+        self.rows: list[Callable[[RunMaker, Written, Ids], Iterable[Row]]] = []
         self.read_values: list[int] | None = None
         """What the final reader gets; None: all of the final log."""
         self.delivered: list[int] | None = None
@@ -160,7 +160,7 @@ class RunMaker:
             (time_ns, Function.NEMESIS, node, fault, {"step": f"{fault} {node}", **fields})
         )
 
-    def write(self) -> Made:
+    def write(self) -> Written:
         """Write everything."""
         self.path.mkdir(parents=True, exist_ok=True)
         for node in self.nodes:
@@ -190,7 +190,7 @@ class RunMaker:
         self.write()
         return judge_run(self.path, **arguments)
 
-    def _built(self) -> Made:
+    def _built(self) -> Written:
         leader = next(iter(self.record.leaders.values()), "b1")
         specs = self.logs.get(leader, self.specs)
         scratch = self.path / "scratch"
@@ -207,7 +207,7 @@ class RunMaker:
             following[spec.queue_id] = queue_offset + 1
             places.setdefault(value, (spec.queue_id, queue_offset, offset))
             values.append(value)
-        return Made(offsets, values, places)
+        return Written(offsets, values, places)
 
     def _write_image(self, number: int, image: ImageMaker) -> None:
         directory = self.path / IMAGES / f"{image.node}-{number}"
@@ -226,7 +226,7 @@ class RunMaker:
             )
         )
 
-    def _write_history(self, written: Made) -> None:
+    def _write_history(self, written: Written) -> None:
         now = [0]
         with HistoryWriter(self.path / HISTORY_FILE, lambda: now[0]) as writer:
             ids = Ids(writer)
@@ -244,7 +244,7 @@ class RunMaker:
                 now[0] = time_ns
                 writer.event(function, node, kind, fields)
 
-    def _send_rows(self, written: Made, ids: "Ids") -> Iterable[Row]:
+    def _send_rows(self, written: Written, ids: "Ids") -> Iterable[Row]:
         for send in self.sends:
             body = body_of(send.value) if send.body is None else send.body
             truth = written.places.get(send.value, (send.value % 2, -1, -1))
@@ -266,7 +266,7 @@ class RunMaker:
                 label_crc=label_of(send.value),
             )
 
-    def _read_rows(self, written: Made, ids: "Ids") -> list[Row]:
+    def _read_rows(self, written: Written, ids: "Ids") -> list[Row]:
         rows: list[Row] = []
         values_read = written.values if self.read_values is None else self.read_values
         delivered = written.values if self.delivered is None else self.delivered
@@ -293,7 +293,7 @@ class Ids:
 
     def __init__(self, writer: HistoryWriter) -> None:
         self.topic = writer._name_id("topic", TOPIC)
-        self.told_topic = writer._name_id("topic", TOLD)
+        self.told_topic = writer._name_id("topic", TOLD_TOPIC)
         self.node = writer.node_id("b")
         self.b1, self.b2 = map(writer.node_id, ("b1", "b2"))
         self._next = 0

@@ -110,7 +110,7 @@ def _unrepeated(rows: list[Row], record: RunRecord) -> Iterable[Row]:
             yield row
 
 
-TOLD: Final = tuple(
+TOLD_ALTERATIONS: Final = tuple(
     Alteration(name, what, partial(_rows, replace))
     for name, what, replace in (
         ("dead-twice", "each dead letter lies at two places", _dead_twice),

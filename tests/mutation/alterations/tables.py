@@ -14,7 +14,7 @@ from rocketbed.chaos.evidence.history import (
 )
 from rocketbed.chaos.evidence.record import HISTORY_FILE, RunRecord
 from tests.mutation.alterations.alteration import BEYOND, Alteration, replace_rows
-from tests.mutation.alterations.listeners import TOLD, UNSAFE
+from tests.mutation.alterations.listeners import TOLD_ALTERATIONS, UNSAFE
 from tests.mutation.alterations.stores import KEPT
 
 LATE_NS: Final = 3600 * 10**9
@@ -325,5 +325,5 @@ ALTERATIONS: Final = (
         lambda: _each(_is(Function.GOT), _plus("queue_offset")),
     ),
     *KEPT,
-    *TOLD,
+    *TOLD_ALTERATIONS,
 )

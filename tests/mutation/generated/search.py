@@ -69,7 +69,7 @@ class Case:
 
 
 @dataclass(slots=True)
-class Found:
+class Progress:
     """The state of a search, in the order of the draw."""
 
     digest: str
@@ -93,7 +93,7 @@ def search(
     warn: Say,
     trials: list[Trial] | None = None,
     sources: list[Source] | None = None,
-) -> Found:
+) -> Progress:
     """Do it whole; `on_fate` hears of each mutant once it is decided, the rest as `begin`.
 
     Raises what `begin` does, and `StaleMutant` if a source was edited meanwhile.
@@ -119,7 +119,7 @@ def begin(
     warn: Say,
     trials: list[Trial] | None = None,
     sources: list[Source] | None = None,
-) -> Found:
+) -> Progress:
     """Return known results, and the mutants to try in `trials` or the suite of the seed, which is
     measured first if needed; `warn` gets the tests that are left out.
 
@@ -137,7 +137,7 @@ def begin(
         trials = suite(request.seed) + (files_of_tests(request.tests) if request.tests else [])
     cache = request.out / f"{digest}-{VISITS}"
     visited = measure(trials, sources, cache, jobs=request.jobs, say=say, warn=warn)
-    progress = Found(digest, [], [])
+    progress = Progress(digest, [], [])
     for mutant in chosen:
         verdict = known_fates.get(mutant.key) or _fresh(mutant)
         progress.verdicts.append((mutant, verdict))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.mutation.generated.results import MutantResult
-from tests.mutation.generated.search import Found
+from tests.mutation.generated.search import Progress
 
 STATES: Final = ("found", "tests only", "not found", "not visited")
 ALL: Final = "all"
@@ -20,7 +20,7 @@ def result_text(verdict: MutantResult) -> str:
     return f"{verdict.key} {verdict.operator:7} {_where(verdict)}: {verdict.state}{how}"
 
 
-def score(results: Found) -> dict[str, dict[str, int]]:
+def score(results: Progress) -> dict[str, dict[str, int]]:
     """Part -> state -> mutants; a part is a folder, and `all`."""
     rows: dict[str, dict[str, int]] = {}
     for _, verdict in sorted(results.verdicts, key=lambda result: result[1].place):
@@ -38,7 +38,7 @@ def percent(row: dict[str, int]) -> int | None:
     return round(100 * row["found"] / counted) if counted else None
 
 
-def score_lines(results: Found) -> Iterator[str]:
+def score_lines(results: Progress) -> Iterator[str]:
     yield f"{'':10} " + " ".join(f"{state:>12}" for state in STATES) + "   score"
     for part, row in score(results).items():
         share = percent(row)
@@ -52,7 +52,7 @@ def score_lines(results: Found) -> Iterator[str]:
     yield from (f"no run visits {where}" for where in sorted(unvisited))
 
 
-def write_survivors(results: Found, path: Path) -> int:
+def write_survivors(results: Progress, path: Path) -> int:
     """Those that were not found, as one text; how many they are. Raises `OSError`."""
     survivors = [
         (mutant, verdict) for mutant, verdict in results.verdicts if verdict.state == "not found"
@@ -68,7 +68,7 @@ def write_survivors(results: Found, path: Path) -> int:
     return len(survivors)
 
 
-def as_row(results: Found) -> dict[str, Any]:
+def as_row(results: Progress) -> dict[str, Any]:
     """For programs."""
     return {
         "score": {part: {**row, "percent": percent(row)} for part, row in score(results).items()},

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 from warnings import catch_warnings
 
-ASKED: Final = (
+OPTIONS: Final = (
     "-q",
     "-x",
     "-m",
@@ -43,7 +43,7 @@ def run_tests(path: Path) -> str:
 
     captured = StringIO()
     with redirect_stdout(captured), redirect_stderr(captured):
-        code = pytest.main([*ASKED, str(path)])
+        code = pytest.main([*OPTIONS, str(path)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         last = "\n".join(captured.getvalue().splitlines()[-LAST_LINES:])
         raise TestsFailed(f"{path}: {pytest.ExitCode(code).name}\n{last}")

@@ -24,7 +24,7 @@ def crash_kind(kind: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Found:
+class OnDisk:
     """Files that a recovery finds on a disk; the same bytes under the same names are the same to
     it.
 
@@ -37,18 +37,18 @@ class Found:
     image: DiskImage = field(compare=False, repr=False)
 
     @classmethod
-    def on(cls, image: DiskImage) -> "Found":
+    def on(cls, image: DiskImage) -> "OnDisk":
         files = tuple((path, image.contents(path)) for path in image.paths())
         return cls(files, tuple(sorted(image._namespace.visible.children)), image)
 
 
 def reboot(image: DiskImage, kind: str, settings: StoreConfig, *, boots: int = 1) -> SoloRun:
     """Recover on a crashed disk: on the same boot after a kill, on the next after a power cut."""
-    return _recovery(Found.on(image), settings, boots + (kind != "kill"))
+    return _recovery(OnDisk.on(image), settings, boots + (kind != "kill"))
 
 
 @lru_cache(maxsize=1024)
-def _recovery(on_disk: Found, settings: StoreConfig, boots: int) -> SoloRun:
+def _recovery(on_disk: OnDisk, settings: StoreConfig, boots: int) -> SoloRun:
     return run_solo(recover, settings, image=on_disk.image, boots=boots)
 
 

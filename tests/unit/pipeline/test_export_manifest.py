@@ -15,11 +15,11 @@ from rocketbed.pipeline.jobs.export.place import Place
 from rocketbed.pipeline.jobs.export.writing import Form, exported_columns, partition_names
 from rocketbed.pipeline.jobs.inputs import BrokerLog
 
-ASKED = {"columns": ["topic"], "topics": [], "mode": "PERMISSIVE", "source": "logs"}
+REQUEST = {"columns": ["topic"], "topics": [], "mode": "PERMISSIVE", "source": "logs"}
 
 
 def opened(out: Path, request: dict[str, Any] | None = None) -> Manifest:
-    return Manifest(Place.of(str(out), ()), ASKED if request is None else request)
+    return Manifest(Place.of(str(out), ()), REQUEST if request is None else request)
 
 
 def log(start: int, end: int) -> BrokerLog:
@@ -84,7 +84,7 @@ def test_manifest_of_an_older_export_is_continued(tmp_path: Path) -> None:
     old = {"format": 1, "columns": ["topic"], "topics": [], "mode": "PERMISSIVE"}
     part = {"name": "p", "broker": "b", "start": 0, "end": 9, "rows": 1, "files": []}
     (tmp_path / NAME).write_text(json.dumps({**old, "parts": [part]}))
-    request = {**ASKED, "format_of_files": "parquet", "partition_by": ["topic", "date"]}
+    request = {**REQUEST, "format_of_files": "parquet", "partition_by": ["topic", "date"]}
     assert opened(tmp_path, request).parts == [Part("p", "b", 0, 9, rows=1)]
     with pytest.raises(WrongUsage, match="was exported with format_of_files=parquet, not orc"):
         opened(tmp_path, {**request, "format_of_files": "orc"})
@@ -101,12 +101,12 @@ def test_export_with_other_columns_is_not_mixed_in(tmp_path: Path) -> None:
     opened(tmp_path)
     (tmp_path / "part=b-0-9").mkdir()
     with pytest.raises(WrongUsage, match="was exported with columns"):
-        opened(tmp_path, {**ASKED, "columns": ["topic", "body"]})
+        opened(tmp_path, {**REQUEST, "columns": ["topic", "body"]})
 
 
 def test_empty_export_does_not_bind_the_next_one(tmp_path: Path) -> None:
     """An export with a mistyped format, for example."""
-    request = {**ASKED, "columns": ["topic", "body"]}
+    request = {**REQUEST, "columns": ["topic", "body"]}
     opened(tmp_path).begin(Part("part=b-0-9", "b", 0, 9))
     manifest = opened(tmp_path, request)
     assert (manifest.parts, manifest.pending) == ([], [])

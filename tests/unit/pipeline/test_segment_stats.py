@@ -80,7 +80,7 @@ def in_order(unordered: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(unordered, key=lambda row: (row["broker"], row["physical_offset"]))
 
 
-ASKED: list[dict[str, Any]] = [
+SELECTIONS: list[dict[str, Any]] = [
     {"topics": "phase-2"},
     {"topics": "phase-0,phase-4"},
     {"topicsPattern": "phase-[13]"},
@@ -93,7 +93,7 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", ASKED, ids=str)
+@pytest.mark.parametrize("options", SELECTIONS, ids=str)
 def test_reads_leave_segments_out_and_give_the_same(
     log: Log, out: Path, options: dict[str, Any]
 ) -> None:

@@ -38,7 +38,7 @@ class Switched:
         return f"10.98.0.{machine[-1]}", port
 
 
-class Told:
+class KnownAnswers:
     """An asker whose answers are known."""
 
     def __init__(self, **answers: object) -> None:
@@ -167,7 +167,7 @@ async def test_slave_follows_while_its_master_reports() -> None:
     for last_read_ms, is_following in ((0, False), (1795190000000, True)):
         slave = HaClientRuntimeInfo(last_read_timestamp=last_read_ms)
         ha = HaRuntimeInfo(master=False, ha_client_runtime_info=slave)
-        sample = await software().observe(cast(Asker, Told(table=table, ha=ha)), ("h", 1))
+        sample = await software().observe(cast(Asker, KnownAnswers(table=table, ha=ha)), ("h", 1))
         assert sample is not None
         assert (sample.written, sample.is_master) == (5000, False)
         assert sample.flushed == 5000 - 1076
@@ -176,11 +176,13 @@ async def test_slave_follows_while_its_master_reports() -> None:
 
 async def test_election_needs_controller_and_master_start() -> None:
     fields = {"masterAddress": "10.98.0.5:10911", "masterEpoch": "2", "masterBrokerId": "2"}
-    asker = cast(Asker, Told(replicas=fields))
+    asker = cast(Asker, KnownAnswers(replicas=fields))
     broker = software("controller")
     assert await broker.elected(asker, "b") == (("10.98.0.5", 10911), 2, 700)
-    assert await broker.elected(cast(Asker, Told(replicas={"masterEpoch": "3"})), "b") is None
-    assert await broker.elected(cast(Asker, Told(replicas=None)), "b") is None
+    assert (
+        await broker.elected(cast(Asker, KnownAnswers(replicas={"masterEpoch": "3"})), "b") is None
+    )
+    assert await broker.elected(cast(Asker, KnownAnswers(replicas=None)), "b") is None
     assert await software().elected(asker, "b") is None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.evidence.history import Function, Row
-from tests.support.run_maker import MS, Ids, Made, RunMaker, results
+from tests.support.run_maker import MS, Ids, RunMaker, Written, results
 
 Change = Callable[[RunMaker], None]
 LAST = 11
@@ -20,7 +20,7 @@ def run(tmp_path: Path) -> RunMaker:
 
 
 def answer(run: RunMaker, maximum: int, *, at_ms: int = ASKED_MS, slave: bool = False) -> None:
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         return [
             ids.row(
                 Function.BOUNDS,

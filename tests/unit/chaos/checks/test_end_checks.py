@@ -21,9 +21,9 @@ from tests.support.run_maker import (
     SECOND,
     TOPIC,
     Ids,
-    Made,
     RunMaker,
     Sent,
+    Written,
     results,
     spec_of,
     violated,
@@ -61,7 +61,7 @@ def keep(run: RunMaker, node: str, *positions: int) -> None:
 def follow(run: RunMaker, values: "range | list[int]", time_ns: int = 85 * SECOND) -> None:
     """Let the follower get these messages, with a pull for each queue."""
 
-    def rows(_run: RunMaker, built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, built: Written, ids: Ids) -> list[Row]:
         return [
             row
             for queue in (0, 1)
@@ -134,7 +134,7 @@ def let_consume(path: Path) -> None:
 def a_slave_has_old_positions(run: RunMaker) -> None:
     run.after.append(let_consume)
 
-    def commit(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def commit(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         return [ids.commit(1, 5, at_s * SECOND) for at_s in (81, 97)]
 
     run.rows.append(commit)
@@ -190,7 +190,7 @@ def passed_before_a_loss(run: RunMaker) -> None:
 def test_a_loss_brings_positions_down_to_the_end(
     run: RunMaker, is_lost: bool, kept_messages: int, expected: set[str]
 ) -> None:
-    def commit(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def commit(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         return [ids.commit(1, END + 5, 80 * SECOND), ids.commit(1, END, 97 * SECOND)]
 
     run.rows.append(commit)
@@ -392,7 +392,7 @@ def test_group_that_went_back_gets_newer_messages(
     run.sends[-1] = replace(last, invoked_ns=70 * SECOND, returned_ns=70 * SECOND + 5 * MS)
     times = [60 * SECOND, int(again_s * SECOND), 76 * SECOND]
 
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         places = zip((0, 0, COUNT - 1), (0, 0, 1), (0, 0, 11), times, strict=True)
         got = [ids.deliver(*place) for place in places]
         back_ns = back_s * SECOND
@@ -428,7 +428,7 @@ def test_consumer_waiting_for_commits_gets_nothing_meanwhile(
     run.record.recovery_ns, run.delivered, last = 1, [], run.sends[-1]
     run.sends[-1] = replace(last, invoked_ns=70 * SECOND, returned_ns=70 * SECOND)
 
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> Iterator[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> Iterator[Row]:
         for begin_s, end_s in commits_s:
             times = {"invoked_ns": int(begin_s * SECOND), "returned_ns": int(end_s * SECOND)}
             yield ids.row(Function.COMMIT_OFFSET, process=process, operation=GROUP, **times)

@@ -9,7 +9,7 @@ from rocketbed.chaos.checks.judgement import Judgement
 from rocketbed.chaos.checks.result import Verdict
 from rocketbed.chaos.evidence.history import UNKNOWN, Function, Outcome, Row
 from rocketbed.chaos.evidence.record import Expectation
-from tests.support.run_maker import MS, SECOND, Ids, Made, RunMaker, results, violated
+from tests.support.run_maker import MS, SECOND, Ids, RunMaker, Written, results, violated
 
 IDS = ("leader-turns", "no-other-leader", "positions-after-turn")
 LOST = "at 100ms register ns1 delete"
@@ -82,7 +82,7 @@ def positions_over_a_turn(maker: RunMaker, reported: int, **committed: int) -> N
     maker.record.facts["elects"] = True
     maker.committed = {}
 
-    def rows(maker: RunMaker, built: Made, ids: Ids) -> list[Row]:
+    def rows(maker: RunMaker, built: Written, ids: Ids) -> list[Row]:
         commit = ids.commit(0, 7, 90 * MS)._replace(**committed)
         read = ids.commit(0, reported, 120 * MS)
         return [commit, read._replace(function=Function.READ_OFFSET)]

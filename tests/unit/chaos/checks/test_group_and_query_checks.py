@@ -16,9 +16,9 @@ from tests.support.run_maker import (
     MS,
     SECOND,
     Ids,
-    Made,
     RunMaker,
     Sent,
+    Written,
     results,
     spec_of,
     violated,
@@ -46,7 +46,7 @@ def _row(
     time_ns: int,
     fields: dict[str, int],
     _run: RunMaker,
-    _built: Made,
+    _built: Written,
     ids: Ids,
 ) -> list[Row]:
     values = {"invoked_ns": time_ns, "returned_ns": time_ns, "process": 6, **fields}
@@ -54,7 +54,7 @@ def _row(
 
 
 def deliver(run: RunMaker, value: int, offset: int, time_ns: int, *, process: int) -> None:
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         return [ids.deliver(value, value % 2, offset, time_ns, process=process)]
 
     run.rows.append(rows)
@@ -64,7 +64,7 @@ def commit(run: RunMaker, queue: int, offset: int, time_ns: int) -> None:
     """Commits of a member that had read the messages below, before the member that reads everything
     began."""
 
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         return [ids.commit(queue, offset, time_ns)]
 
     if time_ns < 80 * SECOND:
@@ -195,7 +195,7 @@ def went_back_twice_and_got_the_first_place(run: RunMaker) -> None:
 def forgotten(run: RunMaker, *, queried: str = "b1") -> None:
     """Commit to b1 at 50 s, and let a node report less at 79 s."""
 
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         node = {"b1": ids.b1, "b2": ids.b2}[queried]
         read = ids.row(
             Function.READ_OFFSET,
@@ -412,7 +412,7 @@ def filtered_before_a_loss(
     run.event(96 * MS, "b1", "recovered", end=500)
     in_group(run, "t")
 
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         passed = ids.commit(0, 6, 98 * MS)
         if not is_answered:
             passed = passed._replace(returned_ns=-1, outcome=Outcome.INFO)
@@ -530,7 +530,7 @@ def search(run: RunMaker, offset: int) -> None:
 def told_more(run: RunMaker, *, node: str = "b1", member: int = 5) -> None:
     """The queue ends at 12, and the second reader had committed 6 there."""
 
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         place = {"node": {"b1": ids.b1, "b2": ids.b2}[node], "queue": 0, "process": 9}
         at = {"invoked_ns": 79 * SECOND, "returned_ns": 79 * SECOND}
         read = ids.row(Function.READ_OFFSET, operation=GROUP, queue_offset=14, **place, **at)

@@ -13,8 +13,8 @@ from tests.support.run_maker import (
     TOPIC,
     Ids,
     ImageMaker,
-    Made,
     RunMaker,
+    Written,
     results,
     violated,
     write_table,
@@ -23,7 +23,7 @@ from tests.support.run_maker import (
 Change = Callable[[RunMaker], None]
 AT_NS = 30 * SECOND
 """Time of the image."""
-GIVEN = 6
+COMMITTED = 6
 """Position that was committed."""
 
 
@@ -51,8 +51,8 @@ def image(run: RunMaker, node: str, offset: int | None, time_ns: int = AT_NS) ->
     run.event(time_ns, node, "exit", cause="kill")
 
 
-def committed(run: RunMaker, time_ns: int, offset: int = GIVEN) -> None:
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+def committed(run: RunMaker, time_ns: int, offset: int = COMMITTED) -> None:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         return [ids.commit(0, offset, time_ns)._replace(node=ids.b1)]
 
     run.rows.append(rows)
@@ -89,7 +89,7 @@ def test_group_of_the_run_has_every_permission(
 
 def has_it(run: RunMaker) -> None:
     committed(run, 20 * SECOND)
-    image(run, "b1", GIVEN)
+    image(run, "b1", COMMITTED)
 
 
 def has_none(run: RunMaker) -> None:
@@ -99,12 +99,12 @@ def has_none(run: RunMaker) -> None:
 
 def has_less(run: RunMaker) -> None:
     committed(run, 20 * SECOND)
-    image(run, "b1", GIVEN - 1)
+    image(run, "b1", COMMITTED - 1)
 
 
 def was_given_less_since(run: RunMaker) -> None:
     has_less(run)
-    committed(run, 25 * SECOND, GIVEN - 1)
+    committed(run, 25 * SECOND, COMMITTED - 1)
 
 
 def was_given_it_just_now(run: RunMaker) -> None:

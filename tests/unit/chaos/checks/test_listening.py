@@ -13,7 +13,16 @@ from rocketbed.chaos.checks.result import Verdict
 from rocketbed.chaos.evidence.history import Function, Outcome, Row
 from rocketbed.chaos.evidence.record import UNREAD, Promise, Stall
 from rocketbed.chaos.evidence.trace import Trace
-from tests.support.run_maker import MS, SECOND, TOLD, Ids, Made, RunMaker, spec_of, violated
+from tests.support.run_maker import (
+    MS,
+    SECOND,
+    TOLD_TOPIC,
+    Ids,
+    RunMaker,
+    Written,
+    spec_of,
+    violated,
+)
 
 Change = Callable[[RunMaker], None]
 LOOSE, ORDERED = 101, 102
@@ -45,7 +54,7 @@ def run(tmp_path: Path) -> RunMaker:
 
 
 def row(run: RunMaker, function: Function, **fields: int) -> None:
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         return [ids.row(function, **fields)]
 
     run.rows.append(rows)
@@ -813,10 +822,10 @@ def test_calls_report_the_messages_place(
 ) -> None:
     if later_double:
         run.strike(TOLD_NS + 9 * SECOND, "b3", "double", for_s=1.0)
-    run.specs.append(spec_of(VALUE, topic=TOLD, queue_id=0, queue_offset=7))
+    run.specs.append(spec_of(VALUE, topic=TOLD_TOPIC, queue_id=0, queue_offset=7))
     is_waiting = function == Function.TELL and level
 
-    def rows(_run: RunMaker, built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, built: Written, ids: Ids) -> list[Row]:
         place = {"queue": 0, "queue_offset": 7, "physical_offset": built.offsets[-1]} | changed
         times = {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS}
         return [
@@ -831,18 +840,23 @@ def test_calls_report_the_messages_place(
     )
 
 
-def _stands(accepted: dict[str, int], built: Made, stays: str) -> dict[str, int]:
+def _stands(accepted: dict[str, int], built: Written, stays: str) -> dict[str, int]:
     return accepted | ({"physical_offset": built.offsets[-1]} if stays == "as it was" else {})
 
 
 @pytest.mark.parametrize(
     ("topic", "offset", "stays", "expected"),
     [
-        (TOLD, 7, "no more", (0, 1)),
-        (TOLD, 6, "no more", (1, 0)),
-        (TOLD, 8, "no more", (0, 1)),
-        (TOLD, 8, "as it was", (1, 0)),  # a call at the message's place has skipped no other one
-        (TOLD, 8, "again", (0, 1)),
+        (TOLD_TOPIC, 7, "no more", (0, 1)),
+        (TOLD_TOPIC, 6, "no more", (1, 0)),
+        (TOLD_TOPIC, 8, "no more", (0, 1)),
+        (
+            TOLD_TOPIC,
+            8,
+            "as it was",
+            (1, 0),
+        ),  # a call at the message's place has skipped no other one
+        (TOLD_TOPIC, 8, "again", (0, 1)),
         ("%RETRY%listener", 7, "no more", (1, 0)),
         ("%RETRY%ordered", 7, "no more", (1, 0)),
         ("SCHEDULE_TOPIC_XXXX", 7, "no more", (1, 0)),
@@ -857,7 +871,7 @@ def test_delayed_message_was_passed_only_at_its_own_place(
     if topic:
         run.specs.append(spec_of(VALUE, topic=topic, queue_id=0, queue_offset=7))
     if stays != "no more":
-        run.specs.append(spec_of(6, topic=TOLD, queue_id=0, queue_offset=offset))
+        run.specs.append(spec_of(6, topic=TOLD_TOPIC, queue_id=0, queue_offset=offset))
     sent_row: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
     sent_row |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
     accepted = {"process": 5, "queue": 0, "queue_offset": offset, "physical_offset": 2500}
@@ -886,13 +900,13 @@ def test_departed_ordered_member_is_excused_only_for_lost_records(
     """A loss at that time may have been of other messages."""
     run.record.promise = Promise(replication="async", copies=1)
     if stands:
-        run.specs.append(spec_of(VALUE, topic=TOLD, queue_id=0, queue_offset=7))
+        run.specs.append(spec_of(VALUE, topic=TOLD_TOPIC, queue_id=0, queue_offset=7))
     sent_row: dict[str, int] = {"operation": 2, "queue": 1, "physical_offset": 4000}
     sent_row |= {"invoked_ns": TOLD_NS, "returned_ns": TOLD_NS + MS}
     late_row = {"invoked_ns": DUE_NS, "returned_ns": DUE_NS, "queue": 0, "queue_offset": 7}
     refused = late_row | {"operation": ORDERED, "outcome": Outcome.FAIL}
 
-    def rows(_run: RunMaker, built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, built: Written, ids: Ids) -> list[Row]:
         place = {"physical_offset": built.offsets[-1], "value": VALUE, "process": 5}
         return [
             ids.row(Function.TELL, topic=ids.told_topic, process=1, value=VALUE, **sent_row),

@@ -22,9 +22,9 @@ from tests.support.run_maker import (
     MS,
     SECOND,
     Ids,
-    Made,
     RunMaker,
     Sent,
+    Written,
     results,
     spec_of,
     violated,
@@ -164,7 +164,7 @@ def test_sends_to_listeners_are_acknowledged_like_others(
         bound.writes(node)
     size = RECORD_SIZE_MIN + 10
 
-    def rows(_run: RunMaker, _built: Made, ids: Ids) -> list[Row]:
+    def rows(_run: RunMaker, _built: Written, ids: Ids) -> list[Row]:
         place = {"physical_offset": bound.ends[-1] - size + before, "length": 10}
         times = {"invoked_ns": 2 * SECOND, "returned_ns": 3 * SECOND}
         return [
@@ -524,7 +524,7 @@ def test_node_that_serves_unsynced_messages(bound: Bound, node: str, expected: l
     bound.writes("b2", durable=22)
     bound.writes("b3")
 
-    def pulls(run: RunMaker, built: Made, ids: Ids) -> list[Row]:
+    def pulls(run: RunMaker, built: Written, ids: Ids) -> list[Row]:
         rows = [ids.pull(9, 0, v // 2, [(v, v // 2)], CUT_NS) for v in (20, 22)]
         number = {"b": ids.node, "b1": ids.b1, "b2": ids.b2}[node]
         return [row._replace(node=number) for pair in rows for row in pair]
@@ -545,7 +545,7 @@ def test_answer_may_travel_while_its_disk_is_lost(
         bound.writes(node)
     bound.holds("b1", 2 * SECOND, messages=0)
 
-    def pull(run: RunMaker, built: Made, ids: Ids) -> list[Row]:
+    def pull(run: RunMaker, built: Written, ids: Ids) -> list[Row]:
         rows = ids.pull(9, 0, 10, [(20, 10)], (2 + after_s) * SECOND)
         return [row._replace(node=ids.b1) for row in rows]
 

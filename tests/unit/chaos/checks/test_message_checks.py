@@ -14,9 +14,9 @@ from tests.support.run_maker import (
     MS,
     SECOND,
     Ids,
-    Made,
     RunMaker,
     Sent,
+    Written,
     body_of,
     results,
     spec_of,
@@ -31,12 +31,12 @@ def run(tmp_path: Path) -> RunMaker:
     return RunMaker(tmp_path / "run")
 
 
-def add(run: RunMaker, *rows: Callable[[Ids, Made], list[Row]]) -> None:
+def add(run: RunMaker, *rows: Callable[[Ids, Written], list[Row]]) -> None:
     run.rows += [partial(_make, make) for make in rows]
 
 
 def _make(
-    make: Callable[[Ids, Made], list[Row]], _run: RunMaker, built: Made, ids: Ids
+    make: Callable[[Ids, Written], list[Row]], _run: RunMaker, built: Written, ids: Ids
 ) -> list[Row]:
     return make(ids, built)
 
@@ -284,7 +284,7 @@ def test_ordered_reader_had_later_messages_before_a_loss(
     run.event(22 * SECOND, "b1", "recovered", end=0)
     orders = [2, 0, 1, *range(3, COUNT)]
 
-    def rows(ids: Ids, built: Made) -> list[Row]:
+    def rows(ids: Ids, built: Written) -> list[Row]:
         before = [] if offset is None else [ids.deliver(500, 0, offset, 10 * SECOND)]
         return before + [
             ids.deliver(value, *built.places[value][:2], 80 * SECOND + rank * MS)
@@ -317,7 +317,7 @@ def test_ordered_reader_had_got_a_second_masters_messages(
     run.strike(54 * SECOND, "b2", "double", for_s=3.0)
     orders = [2, 0, 1, *range(3, COUNT)]
 
-    def rows(ids: Ids, built: Made) -> list[Row]:
+    def rows(ids: Ids, built: Written) -> list[Row]:
         before = [] if offset is None else [ids.deliver(500, 0, offset, at_s * SECOND)]
         return before + [
             ids.deliver(value, *built.places[value][:2], 80 * SECOND + rank * MS)

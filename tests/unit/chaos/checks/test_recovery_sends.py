@@ -8,7 +8,7 @@ import pytest
 
 from rocketbed.chaos.evidence.history import Function, Outcome, Row
 from rocketbed.wire.command import ResponseCode
-from tests.support.run_maker import COUNT, MS, Ids, Made, RunMaker, results, spec_of, violated
+from tests.support.run_maker import COUNT, MS, Ids, RunMaker, Written, results, spec_of, violated
 
 SENT = 200
 FIRST = 1000
@@ -24,7 +24,7 @@ def maker(tmp_path: Path) -> RunMaker:
     maker.record.recovery_ns = 1
     maker.record.facts["burst"] = 40
 
-    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Written, ids: Ids) -> Iterable[Row]:
         for value in range(FIRST, FIRST + SENT):
             times = {"invoked_ns": LATE_NS, "returned_ns": LATE_NS}
             yield ids.row(Function.SEND_ONEWAY, process=1, queue=value % 2, value=value, **times)
@@ -45,7 +45,7 @@ def count_refusals(maker: RunMaker, count: int) -> None:
 def refuse_a_batch(maker: RunMaker, *, retried_outcome: Outcome | None = None) -> None:
     """Let a busy node refuse a batch, and give another attempt this outcome."""
 
-    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Written, ids: Ids) -> Iterable[Row]:
         attempts = [(LATE_NS, Outcome.FAIL, int(ResponseCode.SYSTEM_BUSY))]
         attempts += [] if retried_outcome is None else [(LATE_NS + 9 * MS, retried_outcome, 0)]
         for number, (time_ns, outcome, status) in enumerate(attempts):
@@ -151,7 +151,7 @@ def test_calm_requests_are_answered_soon(
 ) -> None:
     del maker.record.facts["burst"]  # bursts may overload a node
 
-    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Written, ids: Ids) -> Iterable[Row]:
         for number in range(SENT - 100):
             outcome = Outcome.INFO if number < unanswered else Outcome.OK
             taken_ns = taken_ms * MS if number == unanswered else MS
@@ -175,7 +175,7 @@ def test_calm_requests_are_answered_soon(
 def test_burst_sends_may_be_refused_only(
     maker: RunMaker, outcome: Outcome, status: int, is_found: bool
 ) -> None:
-    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Written, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": RECOVERY_NS, "returned_ns": RECOVERY_NS + MS}
         for number in range(10):
             is_bad = {"outcome": outcome, "status": status} if number == 0 else {}
@@ -188,7 +188,7 @@ def test_burst_sends_may_be_refused_only(
 
 
 def test_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> None:
-    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Written, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": RECOVERY_NS, "returned_ns": RECOVERY_NS + 4000 * MS}
         yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)
 
@@ -198,7 +198,7 @@ def test_late_acknowledgement_in_the_calm_phase_is_found(maker: RunMaker) -> Non
 
 
 def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker) -> None:
-    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Written, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": RECOVERY_NS, "returned_ns": -1}
         yield ids.row(Function.COMMIT_OFFSET, process=2, queue=0, outcome=Outcome.INFO, **times)
 
@@ -207,7 +207,7 @@ def test_a_client_that_is_stopped_gets_no_answer(maker: RunMaker) -> None:
 
 
 def test_run_without_a_calm_phase_has_no_answers_in_it(maker: RunMaker) -> None:
-    def rows(_maker: RunMaker, _built: Made, ids: Ids) -> Iterable[Row]:
+    def rows(_maker: RunMaker, _built: Written, ids: Ids) -> Iterable[Row]:
         times = {"invoked_ns": RECOVERY_NS, "returned_ns": RECOVERY_NS + 4000 * MS}
         yield ids.row(Function.SEND, process=1, queue=0, value=9000, **times)
 
