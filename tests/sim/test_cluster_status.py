@@ -89,7 +89,7 @@ def test_a_cut_that_an_operator_ordered() -> None:
 
 def test_trouble_comes_first() -> None:
     remarks = member({"trouble": "the disk is full", "unqueuedRecords": "2"}).remarks
-    assert remarks == ["trouble: the disk is full", "2 good records are in no queue"]
+    assert remarks == ["trouble: the disk is full", "2 good records stand in no queue"]
 
 
 def test_reason_for_not_ready_is_shown_once() -> None:

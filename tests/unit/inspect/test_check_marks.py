@@ -227,7 +227,7 @@ def test_s15_json_that_a_broker_does_not_read(
     ("row", "expected_text"),
     [
         ({"readQueueNums": 0, "perm": 6}, "there is a queue 0, and readQueueNums=0"),
-        ({"readQueueNums": 4, "perm": 2}, "perm=2 lets no consumer read"),
+        ({"readQueueNums": 4, "perm": 2}, "perm=2 lets nobody read"),
         ({"readQueueNums": 2_000_000_000, "perm": 6}, "readQueueNums=2000000000"),
         ({"readQueueNums": 4, "perm": 6}, ""),
     ],
