@@ -1,166 +1,175 @@
-"""What the register has to hold of a group, kept beside a controller: the rules of
-replication.md 7.5 to 7.9 once more, as plain values. A refusal changes nothing.
-"""
+"""Expected state of a group: its register entry by the rules of `election`, and who runs."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 from typing import Any, Final
 
-from rocketbed.wire.codes import ResponseCode
+import trio
 
-DONE, NO, LATE, UNKNOWN, TAKEN = (
-    int(ResponseCode.SUCCESS),
-    int(ResponseCode.CONTROLLER_INVALID_REQUEST),
-    int(ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH),
-    int(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST),
-    int(ResponseCode.SYSTEM_ERROR),
+from rocketbed.replication import election
+from rocketbed.replication.election import Candidate
+from rocketbed.replication.entry import GroupEntry, Policy, Replica
+from rocketbed.replication.errors import ChangeRefused, Superseded
+from rocketbed.replication.register.form import loaded
+from rocketbed.wire.command import Command, RequestCode
+from rocketbed.wire.encoding.fields import Header
+from tests.support.peers.replica import GROUP, ScriptedReplica
+from tests.support.sim.scripted_group import (
+    DONE,
+    REFUSED,
+    SUPERSEDED,
+    ScriptedGroup,
+    check_code,
 )
-"""What is answered: it was made, the rules forbid it, it is about an entry that is no more, the
-group is unknown, something else is in the way."""
-Heard = tuple[int, bool, int, int]
-"""Of a replica that is alive: life, whether it would lead badly, newest epoch, end of the log."""
-REFOUNDED: Final = 1000
-"""By how much the epoch of a group rises at least whose entry was lost."""
+
+LEASE_S: Final = 0.6
+BEAT_S: Final = 0.1
+SETTLED_S: Final = 0.15
+"""Longer than anything takes that has nothing to wait for."""
 
 
-@dataclass
-class GroupModel:
-    least: int
-    """Members below which nothing is confirmed."""
-    uuids: dict[int, str] = field(default_factory=dict)
-    lives: dict[int, int] = field(default_factory=dict)
-    members: dict[int, int] = field(default_factory=dict)
-    reserve: dict[int, int] = field(default_factory=dict)
-    """Who left when the set was at its minimum: they lack nothing."""
-    doubtful: set[int] = field(default_factory=set)
-    leader: int | None = None
-    epoch: int = 0
-    version: int = 0
-    unclean: list[int] = field(default_factory=list)
-
-    def shown(self) -> dict[str, Any]:
-        """As an entry shows it."""
-        return {
-            "lives": self.lives, "uuids": self.uuids, "members": self.members,
-            "reserve": self.reserve, "doubtful": sorted(self.doubtful), "leader": self.leader,
-            "epoch": self.epoch, "version": self.version, "unclean": self.unclean,
-            "least": self.least,
-        }  # fmt: skip
-
-    def counts(self, number: int) -> bool:
-        """Whether a replica may hold what no other one has."""
-        return number in self.members or number in self.reserve or number in self.doubtful
-
-    def register(self, number: int, uuid: str, life: int, *, lossless: bool) -> int:
-        known = self.lives.get(number)
-        if (known, self.uuids.get(number)) == (life, uuid):
-            return DONE
-        if known is not None and life <= known:
-            return NO
-        first = not self.lives
-        self.lives[number], self.uuids[number] = life, uuid
-        self.version += 1
-        if first:
-            self.members[number] = life
-        else:
-            self._drop(number)
-            if number in self.reserve and lossless:
-                self.reserve[number] = life
-            elif number in self.reserve:
-                del self.reserve[number]
-                self.doubtful.add(number)
-        self._full()
-        return DONE
-
-    def alter(self, leader: int | None, epoch: int, version: int, members: dict[int, int]) -> int:
-        if (leader, epoch, version) != (self.leader, self.epoch, self.version):
-            return LATE
-        good = all(life in (self.members.get(one), self.lives.get(one))
-                   for one, life in members.items())  # fmt: skip
-        if leader not in members or not good:
-            return NO
-        left = {one: life for one, life in self.members.items() if one not in members}
-        stay = {one: life for one, life in self.reserve.items() if one not in members}
-        self.members, self.reserve = dict(members), stay | left
-        self.version += 1
-        self._full()
-        return DONE
-
-    def gone(self, number: int, life: int) -> None:
-        """It is not heard any more, or stops."""
-        if self.members.get(number) == life:
-            self._drop(number)
-            self.version += 1
-
-    def elect(self, alive: dict[int, Heard]) -> bool:
-        """Name a leader where there is none; whether one was."""
-        for some in (self.members, self.reserve) if self.leader is None else ():
-            can = [one for one, life in some.items() if one in alive and alive[one][0] == life]
-            if can:
-                self._lead(max(can, key=lambda one: (not alive[one][1], *alive[one][2:], -one)))
-                return True
-        return False
-
-    def hand_over(self, leader: int, epoch: int, to: int) -> int:
-        if (leader, epoch) != (self.leader, self.epoch):
-            return LATE
-        if to not in self.members:
-            return NO
-        self._lead(to)
-        return DONE
-
-    def force(self, number: int, alive: dict[int, Heard]) -> int:
-        whole = {**self.members, **self.reserve}
-        is_whole = any(alive[one][0] == whole[one] for one in whole if one in alive)
-        if is_whole or number not in alive or alive[number][0] != self.lives.get(number):
-            return NO
-        ends = {one: it[2:] for one, it in alive.items()}
-        if any(end > ends[number] for end in ends.values()):
-            return NO
-        self.members, self.reserve, self.leader = {}, {number: self.lives[number]}, None
-        self.unclean.append(self.epoch + 1)
-        self._lead(number)
-        return DONE
-
-    def refound(self, number: int, uuid: str, life: int, epoch: int) -> None:
-        """An operator let the group begin anew."""
-        self.uuids, self.lives, self.members = {number: uuid}, {number: life}, {number: life}
-        self.leader, self.epoch, self.version, self.unclean = number, epoch, 1, [epoch]
-        self.reserve, self.doubtful = {}, set()
-
-    def _lead(self, number: int) -> None:
-        self.reserve = {one: life for one, life in self.reserve.items() if one != number}
-        self.members = {**self.members, number: self.lives[number]}
-        self.leader = number
-        self.epoch += 1
-        self.version += 1
-        self._full()
-
-    def _drop(self, number: int) -> None:
-        life = self.members.pop(number, None)
-        if life is None:
-            return
-        if self.leader == number:
-            self.leader = None
-        if len(self.members) < self.least:
-            self.reserve[number] = life
-
-    def _full(self) -> None:
-        """A set that is large enough needs nobody beside it."""
-        if len(self.members) >= self.least:
-            self.reserve, self.doubtful = {}, set()
-
-
-def shown(entry: Any) -> dict[str, Any]:
-    """What a `GroupEntry` says, in the model's words."""
-    return {
-        "lives": {one: it.incarnation for one, it in entry.replicas.items()},
-        "uuids": {one: it.uuid for one, it in entry.replicas.items()},
-        "members": dict(entry.in_sync),
-        "reserve": dict(entry.eligible),
-        "doubtful": sorted(entry.last_known),
-        "leader": entry.leader,
-        "epoch": entry.epoch,
-        "version": entry.version,
-        "unclean": list(entry.unclean),
-        "least": entry.min_in_sync,
+def _comparable(entry: GroupEntry) -> GroupEntry:
+    """Leave out what only identifies requests and places."""
+    replicas = {
+        number: replace(replica, address="", ha_address="")
+        for number, replica in entry.replicas.items()
     }
+    return replace(entry, op="", uid="", replicas=replicas)
+
+
+class Register:
+    """The expected entry of the group, and acts of its replicas."""
+
+    def __init__(self, group: ScriptedGroup, random: Random) -> None:
+        self.group, self.random, self.replicas = group, random, group.replicas
+        self.shape: dict[str, Any] = {
+            "replicas": random.choice((2, 3)),
+            "policy": random.choice(("memory", "fsync")),
+        }
+        least = 2 if self.shape["replicas"] == 3 else 1
+        self.entry = GroupEntry(GROUP, Policy(self.shape["policy"]), least)
+        self.alive: dict[int, Candidate] = {}
+        """Latest beat of each replica whose lease has not expired."""
+        self.positions: dict[int, tuple[int, int]] = {}
+        """End of each log as far as the controller was told."""
+        self.requests = 0
+        self.latest: tuple[RequestCode, Header] | None = None
+        """Newest change that was made."""
+        self.is_waiting = False
+        """True while a new controller waits for beats and elects no leader."""
+
+    # --- what is expected
+
+    def change(self, make: Callable[[], GroupEntry]) -> int:
+        """Apply a rule to the expected entry and return the code of its answer."""
+        try:
+            self.entry = make()
+        except Superseded:
+            return SUPERSEDED
+        except ChangeRefused:
+            return REFUSED
+        return DONE
+
+    def elect(self) -> None:
+        if self.entry.leader is None and not self.is_waiting:
+            self.entry = election.elected(self.entry, self.alive) or self.entry
+
+    def lose(self, number: int, incarnation: int) -> None:
+        """Take a replica out of the set if this incarnation is a member, and elect."""
+        if self.entry.in_sync.get(number) == incarnation:
+            self.entry = election.fenced(self.entry, number)
+        self.elect()
+
+    def check(self, response: Command, code: int, case: str) -> None:
+        check_code(response, code, case)
+        if code == DONE:
+            entry = loaded(response.body, name=GROUP, version=int(response.fields["version"]))
+            self._check_entry(entry, f"answer: {case}")
+
+    def _check_entry(self, entry: GroupEntry | None, case: str) -> None:
+        assert entry is not None, f"{case}: no entry"
+        actual, expected = _comparable(entry), _comparable(self.entry)
+        assert actual == expected, f"{case}: {actual}, expected {expected}"
+
+    def unchanged(self, case: str) -> None:
+        self._check_entry(self.group.entry, f"register: {case}")
+
+    async def settled(self, case: str) -> None:
+        """Check the register and what every replica was told, after all that happens at once."""
+        await trio.sleep(SETTLED_S)
+        self.unchanged(case)
+        linked = [replica for replica in self.replicas if replica.connection is not None]
+        for replica in linked:
+            if replica.beats:
+                self._check_entry(replica.entry, f"notice: {case}: replica {replica.number}")
+            notices = replica.notices
+            assert notices == sorted(set(notices)), f"notice: {case}: versions {notices}"
+        if not linked:
+            return
+        row = (await self.group.status())[GROUP]
+        assert row["entry"]["version"] == self.entry.version, f"groups: {case}: {row}"
+        for replica in self.replicas:
+            silent_s = row["silent_s"].get(str(replica.number), 9)
+            is_alive = replica.beats and replica.number in self.alive
+            assert not is_alive or silent_s < 2 * BEAT_S + SETTLED_S, (
+                f"groups: {case}: replica {replica.number} is silent for {silent_s} s"
+            )
+
+    # --- time
+
+    async def beat(self) -> None:
+        """Let all that run beat once; each is sent an entry that it does not have, and no other."""
+        for replica in self.replicas:
+            if not replica.beats:
+                continue
+            version = 0 if replica.entry is None else replica.entry.version
+            response = await replica.beat()
+            check_code(response, DONE, f"beat of {replica.number}")
+            number, position = replica.number, replica.position
+            self.alive[number] = Candidate(replica.incarnation, *position, replica.is_unfit)
+            self.positions[number] = position
+            is_newer = version < self.entry.version
+            assert bool(response.body) <= is_newer, f"beat: version {version} is sent again"
+            self.elect()
+
+    async def live(self, seconds: float) -> None:
+        end = trio.current_time() + seconds
+        while trio.current_time() < end:
+            await self.beat()
+            await trio.sleep(min(BEAT_S, max(end - trio.current_time(), 0.001)))
+
+    async def begin(self) -> None:
+        await self.group.wait_active()
+        for replica in self.replicas[:3]:
+            await self.start(replica)
+            await self.beat()
+        await self.settled("the first three")
+        await self.live(LEASE_S)  # a new controller waits to hear all
+
+    # --- requests
+
+    def op(self) -> str:
+        self.requests += 1
+        return f"op {self.requests}"
+
+    async def start(self, replica: ScriptedReplica, *, lossless: bool = True) -> None:
+        """Begin an incarnation."""
+        await replica.listen()
+        replica.incarnation += 1
+        if replica.connection is None:
+            await replica.dial(self.group.controller)
+        await self.register(replica, lossless=lossless)
+        replica.beats = True
+
+    async def register(self, replica: ScriptedReplica, *, lossless: bool) -> None:
+        number, incarnation = replica.number, replica.incarnation
+        shrank = replica.position < self.positions.get(number, (0, 0))
+        counts = lossless and not (shrank and self.entry.policy is Policy.MEMORY)
+        code, row = DONE, Replica(replica.uuid, incarnation)
+        if not self.entry.is_registered(number, incarnation):
+            entry = self.entry
+            code = self.change(lambda: election.registered(entry, number, row, lossless=counts))
+        response = await replica.register(lossless=lossless, **self.shape)
+        self.check(response, code, f"register {number}.{incarnation}, lossless: {lossless}")
+        self.elect()

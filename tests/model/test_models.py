@@ -26,7 +26,6 @@ from rocketbed.node.store.queues import Queues
 from rocketbed.node.store.reader import Reader
 from rocketbed.node.store.removal import Removal
 from rocketbed.remoting.connection import Connection
-from rocketbed.replication import controller
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.follow import MasterConnection
 from rocketbed.replication.follower import Follower
@@ -210,7 +209,6 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     ),
     (RoutingTable, "touch", lambda _: lambda self, *place, now_s: None, run_routes, "cluster"),
     (Roll, "record_death", lambda _: lambda self, *life: None, run_register, "(register|notice)"),
-    (controller, "refuse_stranger", lambda _: lambda asked, known: None, run_register, "answer"),
     (InSyncView, "need", lambda _: _only_itself, run_leading, "(confirm|acknowledged|code)"),
     (Follower, "_durable_end", lambda _: _whole_end, run_led, "acknowledged"),
     (SendBack, "handle", lambda _: _success, run_again, "(code|lost)"),

@@ -33,8 +33,8 @@ class TestsFailed(Exception):
     """A test of the file did not pass."""
 
 
-def run_tests(path: Path) -> str:
-    """Run a file of tests in this very process; its name. Raises `TestsFailed`."""
+def run_tests(path: Path | str) -> str:
+    """Run a file of tests, or one test, in this process. Raises `TestsFailed`."""
     import pytest  # of those who develop this only
 
     with catch_warnings(action="ignore"):

@@ -1,0 +1,48 @@
+"""Bugs planted in the product, each found by a test that is named here."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rocketbed.replication import controller
+from tests.mutation.generated import testing
+from tests.support.paths import ROOT
+
+LIMIT_S = 60
+Change = Callable[[Callable[..., Any]], Callable[..., Any]]
+BUGS: list[tuple[object, str, Change, str]] = [
+    (
+        controller,
+        "refuse_stranger",
+        lambda _: lambda request, known: None,
+        "test_registration.py::test_invalid_registrations_are_refused",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "change", "test"), BUGS, ids=[f"{row[1]} {row[3]}" for row in BUGS]
+)
+def test_a_planted_bug_is_found(owner: object, name: str, change: Change, test: str) -> None:
+    path = ROOT / "tests" / "sim" / test
+    child = os.fork()
+    if child == 0:
+        os._exit(_run_planted(owner, name, change, str(path)))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1, "the test passes, or does not end"
+
+
+def _run_planted(owner: object, name: str, change: Change, path: str) -> int:
+    """Return 1 if the test fails."""
+    signal.alarm(LIMIT_S)
+    try:
+        setattr(owner, name, change(getattr(owner, name)))
+        testing.run_tests(path)
+    except testing.TestsFailed:
+        return 1
+    except BaseException:
+        return 2
+    return 0
