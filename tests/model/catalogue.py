@@ -6,7 +6,6 @@ from typing import Final
 
 from tests.model.again import run_again
 from tests.model.beginnings import run_beginnings
-from tests.model.behind import run_behind
 from tests.model.broker import run_broker
 from tests.model.copies import run_copies
 from tests.model.cuts import run_cuts
@@ -17,8 +16,6 @@ from tests.model.figures import run_figures
 from tests.model.following import run_following
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
-from tests.model.leading import run_leading
-from tests.model.led import run_led
 from tests.model.limits import run_limits
 from tests.model.members import run_members
 from tests.model.mending import run_holes, run_mending
@@ -78,10 +75,7 @@ MODELS: Final[Mapping[str, Run]] = {
     "broker-waiting": run_waiting,
     "copies": run_copies,
     "edges": run_edges,
-    "failover-behind": run_behind,
     "failover-leaders": run_leaders,
-    "failover-leading": run_leading,
-    "failover-led": run_led,
     "failover-lives": run_replica_lives,
     "failover-register": run_register,
     "nameserver": run_nameserver,

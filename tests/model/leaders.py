@@ -23,11 +23,11 @@ from rocketbed.world.api import World
 from tests.model.broker import Peer
 from tests.model.groups import Acts, queues_of
 from tests.model.groups_model import GROUPS, QUEUES, Code, Model
-from tests.model.hand_controller import HandController
-from tests.model.led import GROUP, PEERS, settings_of
 from tests.model.reading import all_of
 from tests.model.script import Script, wait_until
 from tests.model.stage import PORT, Stage
+from tests.support.peers.controller import ScriptedController
+from tests.support.sim.following_node import GROUP, PEERS, group_settings
 
 NUMBERS: Final = (1, 2, 3)
 ROUNDS: Final = 5
@@ -78,7 +78,7 @@ class Led(Acts):
         """What each process was asked for, since it began."""
 
     async def run(self) -> None:
-        self.controller = HandController(GROUP, replicas=3, policy=Policy.MEMORY)
+        self.controller = ScriptedController(GROUP, replicas=3, policy=Policy.MEMORY)
         await self.controller.serve(self.world, self.nursery)
         for number in NUMBERS:
             self._begin(number)
@@ -112,7 +112,7 @@ class Led(Acts):
 
     def _begin(self, number: int) -> None:
         settings = {
-            **settings_of(self.stage, Policy.MEMORY, replicas=3), "rbReplica": number,
+            **group_settings(self.stage, Policy.MEMORY, replicas=3), "rbReplica": number,
             "rbMetadataSync": 500 if self.copies else NEVER_MS,
         }  # fmt: skip
         self.stage.begin(_name(number), settings)

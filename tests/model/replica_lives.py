@@ -15,11 +15,12 @@ from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.replication.entry import Policy
 from rocketbed.world.api import World
-from tests.model.hand_controller import HandController
-from tests.model.led import GROUP, NODE, PEERS, made_log, settings_of
 from tests.model.mending import edited
 from tests.model.script import Script, wait_until
-from tests.model.stage import SEGMENT, Stage, ends_of
+from tests.model.stage import SEGMENT, Stage
+from tests.support.peers.controller import ScriptedController
+from tests.support.peers.logs import record_ends
+from tests.support.sim.following_node import GROUP, NODE, PEERS, group_settings, make_log
 
 LIVES: Final = 12
 COUNT: Final = 40
@@ -45,8 +46,8 @@ class Known:
 
 
 def run_replica_lives(seed: int) -> str:
-    random, digest = Random(f"replica-lives/{seed}"), ""
-    image, log, epochs = made_log(f"replica-lives/{seed}/1", None, (1,), COUNT, random)
+    digest = ""
+    image, (log, epochs) = make_log(f"replica-lives/{seed}/1", None, (), 1, COUNT)
     for policy in Policy:
         for trusts in (True, False):
             name = f"replica-lives/{seed}/{policy}/{trusts}"
@@ -69,10 +70,10 @@ class ReplicaLives:
         self.stage, self.script, self.random = stage, script, random
         self.policy, self.trusts = policy, trusts
         self.log, self.epochs = log, epochs
-        self.controller = HandController(GROUP, replicas=3, policy=policy)
+        self.controller = ScriptedController(GROUP, replicas=3, policy=policy)
         self.known = Known()
         self.settings = {
-            **settings_of(stage, policy, replicas=3),
+            **group_settings(stage, policy, replicas=3),
             "rbTrustPageCache": str(trusts).lower(),
         }
 
@@ -124,7 +125,7 @@ class ReplicaLives:
         """Start; what it registers; whether the controller answers that."""
         self.known.life += 1
         seen = len(self.controller.registrations)
-        self.controller.takes_in = hears
+        self.controller.answers_registrations = hears
         await self._begin(change)
         await self._until(lambda: len(self.controller.registrations) > seen, f"{what}: it comes")
         asked = self.controller.registrations[seen]
@@ -183,7 +184,7 @@ class ReplicaLives:
 
     async def _lost_bytes(self) -> Change:
         """Of its last file it keeps only the beginning: a leader has to send the rest again."""
-        starts = [0, *ends_of(self.log)]
+        starts = [0, *record_ends(self.log)]
         last = (len(self.log) - 1) // SEGMENT * SEGMENT
         keeps = self.random.choice([at for at in starts if last < at < len(self.log)] or [0])
         if not keeps or keeps <= self.epochs[-1][1]:

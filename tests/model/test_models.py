@@ -40,7 +40,6 @@ from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import HEAD
 from rocketbed.world.api import Lock, World
 from tests.model.again import run_again
-from tests.model.behind import run_behind
 from tests.model.broker import run_broker
 from tests.model.catalogue import MODELS, sessions
 from tests.model.copies import run_copies
@@ -50,8 +49,6 @@ from tests.model.figures import run_figures
 from tests.model.following import run_following
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
-from tests.model.leading import run_leading
-from tests.model.led import run_led
 from tests.model.limits import run_limits
 from tests.model.mending import run_mending
 from tests.model.model import Model, Put
@@ -209,12 +206,9 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     ),
     (RoutingTable, "touch", lambda _: lambda self, *place, now_s: None, run_routes, "cluster"),
     (Roll, "record_death", lambda _: lambda self, *life: None, run_register, "(register|notice)"),
-    (InSyncView, "need", lambda _: _only_itself, run_leading, "(confirm|acknowledged|code)"),
-    (Follower, "_durable_end", lambda _: _whole_end, run_led, "acknowledged"),
     (SendBack, "handle", lambda _: _success, run_again, "(code|lost)"),
     (Delivered, "_is_delivered", lambda _: _always, run_again, "lost"),
     (TableLog, "take_over", lambda _: _untaken, run_leaders, "tables"),
-    (Pace, "wait", lambda _: _at_once, run_behind, "rate"),
     (Registration, "announce", lambda _: lambda self: None, run_registered, "wait"),
     (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
     (DamagedRanges, "hit", lambda _: lambda self, *place: None, run_pieces, "(pick|damage)"),

@@ -8,17 +8,52 @@ from typing import Any
 import pytest
 
 from rocketbed.replication import controller
+from rocketbed.replication.follower import Follower
+from rocketbed.replication.insync import InSyncView
+from rocketbed.replication.pace import Pace
 from tests.mutation.generated import testing
 from tests.support.paths import ROOT
 
 LIMIT_S = 60
 Change = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _only_itself(view: InSyncView) -> set[tuple[int, int]]:
+    return {(view.me, view.entry.in_sync[view.me])}
+
+
+def _whole_end(follower: Follower) -> int:
+    return follower._log.whole_end()
+
+
+async def _without_waiting(_pace: Pace, size: int) -> None:
+    return None
+
+
 BUGS: list[tuple[object, str, Change, str]] = [
     (
         controller,
         "refuse_stranger",
         lambda _: lambda request, known: None,
         "test_registration.py::test_invalid_registrations_are_refused",
+    ),
+    (
+        InSyncView,
+        "need",
+        lambda _: _only_itself,
+        "test_leader_confirms.py::test_needs_every_member_of_the_set",
+    ),
+    (
+        Follower,
+        "_durable_end",
+        lambda _: _whole_end,
+        "test_follower.py::test_keeps_what_it_acknowledged",
+    ),
+    (
+        Pace,
+        "wait",
+        lambda _: _without_waiting,
+        "test_leader_catch_up.py::test_sends_files_at_the_configured_rate",
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -14,10 +15,10 @@ from rocketbed.replication.entry import Policy
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.message import MAGIC_BLANK
 from rocketbed.world.api import World
-from tests.model.led import NODE, PEERS, Led, made_log
-from tests.model.script import Script
-from tests.model.stage import Stage, ends_of, read_log
+from tests.model.stage import Stage
 from tests.model.store import HOST, Topics, settings
+from tests.support.peers.logs import read_log, record_ends
+from tests.support.sim.following_node import NODE, FollowingNode, make_log
 
 PROPERTIES = (b"", b"K\x01v\x02", b"UNIQ_KEY\x0100112233445566\x02")
 
@@ -68,7 +69,7 @@ async def flushed_between(
     """Receive pieces while the log is synced; return F after that, and the ends of the records."""
     store = await MessageStore.open(world, config, Topics(), confirmed)
     append = store.log.append_raw if confirmed is None else store.epochs.append_raw
-    ends = [0, *ends_of(log)]
+    ends = [0, *record_ends(log)]
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         at = 0
@@ -93,7 +94,7 @@ def test_flushed_offset_is_always_a_record_end(
     with_failover: bool,
 ) -> None:
     """Else a power cut may leave a record that begins below F and is no whole one, and a start
-    takes that for damage (found by the session `failover-led`)."""
+    takes that for damage."""
     config = settings(Random(1), segment_size=1 << 20, sync_flush=True)
     log = run_solo(master, config).value
     config = replace(config, is_slave=True)
@@ -115,7 +116,7 @@ async def fillers_by_the_byte(world: World, config: StoreConfig, log: bytes) -> 
     at, shortest = 0, config.segment_size
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
-        for end in ends_of(log):
+        for end in record_ends(log):
             is_filler = int.from_bytes(log[at + 4 : at + 8], "big", signed=True) == MAGIC_BLANK
             shortest = min(shortest, end - at) if is_filler else shortest
             for stop in range(at + 1, end + 1) if is_filler else (end,):
@@ -127,7 +128,7 @@ async def fillers_by_the_byte(world: World, config: StoreConfig, log: bytes) -> 
 
 
 def test_filler_may_arrive_in_pieces() -> None:
-    """The session `failover-led` met a follower that took half of one for damage."""
+    """A follower that has half of one does not take it for damage."""
     shortest: list[int] = []
     for size in range(2000, 3000, 12):
         if len(shortest) > 8 and min(shortest) < 12:
@@ -138,34 +139,23 @@ def test_filler_may_arrive_in_pieces() -> None:
     assert min(shortest) < 12, "one that is shorter than what is read beyond the end"
 
 
-@pytest.mark.parametrize(("policy", "end"), [(Policy.MEMORY, "kill"), (Policy.FSYNC, "power")])
-def test_a_replica_keeps_what_fills_a_file(policy: Policy, end: str) -> None:
-    """It was confirmed: a replica that began again before it would say that it lost something, and
-    be no one to lead any more (found by `failover-led`)."""
+@pytest.mark.parametrize("policy", Policy, ids=str)
+def test_a_replica_keeps_what_fills_a_file(policy: Policy) -> None:
+    """A filler is confirmed as well: a replica that lost one would report a loss, and not lead."""
 
-    async def follow(world: World) -> None:
-        async with trio.open_nursery() as nursery:
-            await led.begin(world, nursery)
-            led.leader.instead = None
-            await led.again("its log")
-            led.leader.send_upto(ends_of(log)[0])
-            await led.follows("one record")
-            await led.copies_a_filler()
-            led.leader.confirm = led.leader.upto
-            replica_file = led.stage.nodes[NODE].failover._replica.file  # type: ignore[union-attr]
-            await led.until(
-                lambda: replica_file.state.confirm == led.leader.upto, "it is written down"
-            )
-            await led.ends_in(2, is_power=end == "power")
-            nursery.cancel_scope.cancel()
+    async def restart_after_filler(node: FollowingNode) -> None:
+        await node.follow()
+        await node.copy_up_to(record_ends(log[0])[0])
+        await node.copy_filler()
+        node.leader.confirm = node.leader.sent_end
+        failover: Any = node.stage.nodes[NODE].failover
+        file, end = failover._replica.file, node.leader.sent_end
+        await node.until(lambda: file.state.confirm == end, "it is recorded")
+        await node.restart(2, power_cut=policy is Policy.FSYNC)
 
-    random = Random(1)
-    _, log, epochs = made_log("1", None, (1,), 60, random)
-    with Stage(f"{policy}/{end}") as stage:
-        script = Script(stage.simulation)
-        led = Led(stage, script, random, policy, end)
-        led.cut_mode = "strict"
-        led.logs = {2: (log, epochs), 3: (log, epochs)}
-        script.play(PEERS, follow)
-        led.judge()
+    _, log = make_log("1", None, (), 1, 60)
+    with Stage(f"filler/{policy}") as stage:
+        node = FollowingNode(stage, policy, {2: log, 3: log})
+        node.cut_mode = "strict"
+        node.play(restart_after_filler)
         assert not stage.told(NODE, "failover.log_cut")

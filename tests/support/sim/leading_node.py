@@ -107,7 +107,7 @@ class LeadingNode:
 
     @property
     def leader(self) -> Any:
-        """Its leader role; None while it does not lead."""
+        """Leader role of the node; None while it does not lead."""
         node = self.stage.nodes.get(NODE)
         return None if node is None or node.failover is None else node.failover.member.leader
 
@@ -144,8 +144,8 @@ class LeadingNode:
         """Raise `AssertionError` if more was confirmed, at any time, than all members held."""
         assert not self._errors, "confirm: " + "; ".join(self._errors[:2])
 
-    async def until(self, holds: Callable[[], Any], what: str, seconds: float = SOON_S) -> None:
-        await wait_until(lambda: bool(holds()), what, seconds, 0.004, self.check_confirms)
+    async def until(self, holds: Callable[[], Any], event: str, seconds: float = SOON_S) -> None:
+        await wait_until(lambda: bool(holds()), event, seconds, 0.004, self.check_confirms)
 
     # --- messages
 
@@ -166,14 +166,14 @@ class LeadingNode:
         return await self.peer.connection.request(header, timeout_s=60)
 
     async def write(self, count: int) -> list[int]:
-        """Send messages, none of which is answered, and return the ends of all records."""
+        """Send messages that stay unanswered, and return the ends of all records."""
         answers = len(self.answers)
         for _ in range(count):  # messages that come at once are one write
             end = self.end
             self.send()
             await self.until(lambda end=end: self.end > end, "a record")  # type: ignore[misc]
         await trio.sleep(0.05)
-        assert len(self.answers) == answers, "a send was answered before a follower has it"
+        assert len(self.answers) == answers, "a send was answered before any acknowledgement"
         return self.ends()
 
     async def answered(self, count: int | None = None) -> None:
@@ -204,8 +204,8 @@ class LeadingNode:
     async def receives(self, *followers: ScriptedFollower) -> None:
         """Wait until followers were sent all of the log."""
         for follower in followers:
-            what = f"{follower.number} receives {self.end}"
-            await self.until(lambda: len(follower.log) == self.end, what)  # noqa: B023
+            event = f"{follower.number} receives {self.end}"
+            await self.until(lambda: len(follower.log) == self.end, event, 3)  # noqa: B023
             low, data = read_log(self.node.store.log)
             assert follower.log[low:] == data, f"{follower.number} has other bytes"
 
