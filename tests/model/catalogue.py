@@ -28,10 +28,8 @@ from tests.model.questions import run_questions
 from tests.model.register import run_register
 from tests.model.registered import run_registered
 from tests.model.replica_lives import run_replica_lives
-from tests.model.room import run_room
 from tests.model.routes import run_routes
 from tests.model.rules import run_rules
-from tests.model.scattered import run_scattered
 from tests.model.sends import run_sends
 from tests.model.slave_reads import run_slave_reads
 from tests.model.spoilt import run_spoilt
@@ -95,8 +93,6 @@ MODELS: Final[Mapping[str, Run]] = {
     "store-own-files": run_own_files,
     "store-pieces": run_pieces,
     "store-remade": run_remade,
-    "store-room": run_room,
-    "store-scattered": run_scattered,
     "store-steps": run_steps,
     "store-taken-over": run_taken_over,
     "store-trouble": run_trouble,

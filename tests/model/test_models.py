@@ -16,7 +16,7 @@ from rocketbed.node.broker.rates import Rates
 from rocketbed.node.broker.registration import Registration
 from rocketbed.node.broker.send_back import SendBack
 from rocketbed.node.broker.table_log import TableLog
-from rocketbed.node.store import retention, store
+from rocketbed.node.store import store
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.damage import DamagedRanges
 from rocketbed.node.store.flush import Flusher
@@ -58,7 +58,6 @@ from tests.model.parting import run_parting
 from tests.model.pieces import run_pieces
 from tests.model.register import run_register
 from tests.model.registered import run_registered
-from tests.model.room import run_room
 from tests.model.routes import run_routes
 from tests.model.rules import run_rules
 from tests.model.store import run_lives, run_remade
@@ -169,7 +168,6 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Index, "query", shorter, run_lives, "query"),
     (Flusher, "run", lambda _: _idle, run_mending, "(flush|retention|hang)"),
     (Removal, "delete_topic", lambda _: _nowhere, run_lives, "deletion"),
-    (retention, "_bounded", lambda _: lambda value, low, high: low, run_room, "retention"),
     (DamagedRanges, "summary", lambda _: lambda self: "", run_mending, "scrub"),
     (
         Mark,

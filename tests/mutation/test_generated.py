@@ -12,7 +12,6 @@ import pytest
 
 from rocketbed.chaos.plan.plan import Plan
 from rocketbed.chaos.search.runner import Options, run_plan
-from tests.model.room import run_room
 from tests.mutation.generated import search as generated
 from tests.mutation.generated.draw import Generated, Source, candidates, read_sources
 from tests.mutation.generated.results import RESULTS, MutantResult
@@ -25,6 +24,7 @@ from tests.mutation.generated.tally import (
     score_lines,
     write_survivors,
 )
+from tests.mutation.generated.testing import run_tests
 from tests.mutation.generated.visits import (
     Trial,
     VisitError,
@@ -35,6 +35,7 @@ from tests.mutation.generated.visits import (
 )
 from tests.mutation.planted.mutant import StaleMutant
 from tests.support.campaigns import LONE, mutant
+from tests.support.paths import ROOT as REPOSITORY
 
 SLICE = 40
 SCORE_MIN = 1 / 6
@@ -184,12 +185,13 @@ def test_digest_covers_everything_a_run_depends_on(tmp_path: Path) -> None:
 def test_session_find_is_named_after_its_session(tmp_path: Path) -> None:
     """Sessions come last, all that visit the line, and tell what they find by their name."""
     bug = mutant("Retention._tight", "return not (", RETENTION)
-    session = Trial(plan=Plan(name="room", seed=1), session=partial(run_room, 1), kind="session")
+    run = partial(run_tests, REPOSITORY / "tests" / "sim" / "test_retention.py")
+    session = Trial(plan=Plan(name="retention", seed=1), session=run, kind="session")
     trials = [session, Trial(plan=LONE)]
     request = Search(number=10_000, out=tmp_path, runs=1, only=(bug.key,))
     progress = search(request, print, print, warn=print, trials=trials, sources=RETENTION)
     (_, verdict), *_ = progress.verdicts
-    assert (verdict.state, verdict.by, verdict.run) == ("found", ["room"], "room/1")
+    assert (verdict.state, verdict.by, verdict.run) == ("found", ["retention"], "retention/1")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rocketbed.node.store import retention
 from rocketbed.replication import controller
 from rocketbed.replication.follower import Follower
 from rocketbed.replication.insync import InSyncView
@@ -36,6 +37,12 @@ BUGS: list[tuple[object, str, Change, str]] = [
         "refuse_stranger",
         lambda _: lambda request, known: None,
         "test_registration.py::test_invalid_registrations_are_refused",
+    ),
+    (
+        retention,
+        "_bounded",
+        lambda _: lambda value, low, high: low,
+        "test_retention.py::test_disk_pressure",
     ),
     (
         InSyncView,

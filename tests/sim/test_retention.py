@@ -9,9 +9,12 @@ from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.node.store.status import GetStatus, PutStatus
 from rocketbed.node.store.store import MessageStore
-from tests.support.sim.store_session import ROOT, pull, put, session, settings, settle
+from tests.support.sim.filled_store import segments_of
+from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
 
 DAY_MS = 24 * 3600 * 1000
+STORED_AT = 56
+"""Offset of the store time in a record with an IPv4 host."""
 
 
 async def fill(store: MessageStore, segments: int = 4) -> None:
@@ -57,6 +60,42 @@ def test_disk_pressure(percent: int, reserved_ms: int, deleted: int, refused: bo
     assert low == deleted
     assert refusal == (PutStatus.SERVICE_NOT_AVAILABLE if refused else None)
     assert after is None
+
+
+def test_young_files_stay_where_cleaning_is_not_forced() -> None:
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> int:
+        await fill(store)
+        set_usage(disks[0], 88)
+        await store._retention.round()
+        return store.min_offset
+
+    config = settings(reserved_ms=DAY_MS, clean_forcibly_enabled=False)
+    assert session(work, config=config, prepare=disks.append).value == 0
+
+
+def test_a_file_of_unknown_age_stays() -> None:
+    """The store times in all files after it are earlier than its own."""
+
+    async def close(store: MessageStore) -> None:
+        await fill(store)
+        await store.close()
+
+    def age(disk: SimDisk) -> None:
+        for path in segments_of(disk.image())[1:]:
+            data = bytearray(disk.contents(path))
+            data[STORED_AT : STORED_AT + 8] = (1).to_bytes(8, "big")
+            disk.replace_contents(path, bytes(data))
+
+    async def clean(store: MessageStore) -> int:
+        store.delete_expired()
+        await store._retention.round()
+        return store.min_offset
+
+    config = settings(reserved_ms=0)
+    image = edited(session(close, config=config).image, age)
+    assert session(clean, config=config, image=image).value == 0
 
 
 @pytest.mark.slow
