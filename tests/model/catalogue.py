@@ -11,9 +11,7 @@ from tests.model.copies import run_copies
 from tests.model.cuts import run_cuts
 from tests.model.damage import run_damage
 from tests.model.edges import run_edges
-from tests.model.feeding import run_feeding
 from tests.model.figures import run_figures
-from tests.model.following import run_following
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
 from tests.model.limits import run_limits
@@ -22,7 +20,6 @@ from tests.model.mending import run_holes, run_mending
 from tests.model.moments import run_moments
 from tests.model.nameserver import run_nameserver
 from tests.model.own_files import run_own_files
-from tests.model.parting import run_parting
 from tests.model.pieces import run_pieces
 from tests.model.questions import run_questions
 from tests.model.register import run_register
@@ -31,7 +28,6 @@ from tests.model.replica_lives import run_replica_lives
 from tests.model.routes import run_routes
 from tests.model.rules import run_rules
 from tests.model.sends import run_sends
-from tests.model.slave_reads import run_slave_reads
 from tests.model.spoilt import run_spoilt
 from tests.model.steps import run_steps
 from tests.model.store import run_lives, run_remade
@@ -78,10 +74,6 @@ MODELS: Final[Mapping[str, Run]] = {
     "failover-register": run_register,
     "nameserver": run_nameserver,
     "nameserver-routes": run_routes,
-    "replication-feeding": run_feeding,
-    "replication-following": run_following,
-    "replication-parting": run_parting,
-    "replication-reads": run_slave_reads,
     "store-beginnings": run_beginnings,
     "store-cuts": run_cuts,
     "store-damage": run_damage,

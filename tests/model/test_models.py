@@ -26,13 +26,8 @@ from rocketbed.node.store.queues import Queues
 from rocketbed.node.store.reader import Reader
 from rocketbed.node.store.removal import Removal
 from rocketbed.remoting.connection import Connection
-from rocketbed.replication.confirm import AckBoard
-from rocketbed.replication.follow import MasterConnection
-from rocketbed.replication.follower import Follower
-from rocketbed.replication.insync import InSyncView
 from rocketbed.replication.lease import Roll
 from rocketbed.replication.membership import Membership
-from rocketbed.replication.pace import Pace
 from rocketbed.routing.keyvalue import KeyValueTable
 from rocketbed.routing.nameserver import Nameserver
 from rocketbed.routing.table import RoutingTable
@@ -44,9 +39,7 @@ from tests.model.broker import run_broker
 from tests.model.catalogue import MODELS, sessions
 from tests.model.copies import run_copies
 from tests.model.cuts import run_cuts
-from tests.model.feeding import run_feeding
 from tests.model.figures import run_figures
-from tests.model.following import run_following
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
 from tests.model.limits import run_limits
@@ -54,7 +47,6 @@ from tests.model.mending import run_mending
 from tests.model.model import Model, Put
 from tests.model.moments import run_moments
 from tests.model.nameserver import run_nameserver
-from tests.model.parting import run_parting
 from tests.model.pieces import run_pieces
 from tests.model.register import run_register
 from tests.model.registered import run_registered
@@ -129,10 +121,6 @@ def _untaken(self: TableLog, physical: int, size: int, kinds: Any = ()) -> None:
     return None
 
 
-async def _at_once(_self: Pace, size: int) -> None:
-    return None
-
-
 async def _success(_self: SendBack, command: Command, _connection: Connection) -> Command:
     return answer(command)
 
@@ -143,18 +131,6 @@ def sooner(original: Callable[..., int]) -> Callable[..., int]:
 
 async def _idle(_self: object, **_options: object) -> None:
     await trio.sleep_forever()
-
-
-def _all_written(connection: MasterConnection) -> int:
-    return connection._log.written.value
-
-
-def _only_itself(view: InSyncView) -> set[tuple[int, int]]:
-    return {(view.me, view.entry.in_sync[view.me])}
-
-
-def _whole_end(follower: Follower) -> int:
-    return follower._log.whole_end()
 
 
 def _unlocked(_world: World, _config: StoreConfig) -> list[Lock]:
@@ -182,15 +158,6 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Groups, "find_or_create", lambda _: lambda self, name: self.get(name), run_broker, "code"),
     (ConsumerGroup, "subscribe", lambda _: lambda self, wanted: True, run_broker, "code"),
     (Offsets, "commit", lambda _: lambda self, *place: None, run_broker, "position"),
-    (
-        AckBoard,
-        "acknowledge",
-        lambda _: lambda self, link, offset: None,
-        run_feeding,
-        "acknowledged",
-    ),
-    (MasterConnection, "_acknowledged", lambda _: _all_written, run_following, "reported"),
-    (MasterConnection, "_compare", lambda _: lambda self, *place: None, run_parting, "refused"),
     (Delivered, "_is_delivered", lambda _: _never, run_waiting, "repeated"),
     (Delays, "delay_ms", sooner, run_waiting, "early"),
     (LongPolls, "on_arrival", lambda _: lambda self, entries: None, run_broker, "hold"),

@@ -8,10 +8,12 @@ import trio
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import OUTBOX_MAX
 from rocketbed.remoting.errors import RequestTimeout
+from rocketbed.wire.bodies import SubscriptionGroupConfig
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.frame import FrameReader, encode
 from rocketbed.wire.message import decode_messages
 from tests.support.broker import HOST, PORT, Session, pull_fields, send_fields, with_node
+from tests.support.sim.store_session import put
 
 
 async def settled(session: Session) -> None:
@@ -292,6 +294,44 @@ def test_slave_serves_reads_and_sends_readers_to_a_living_master() -> None:
         assert (second_pull.code, second_pull.fields["suggestWhichBrokerId"]) == (20, "0")
 
     with_node(scenario, "brokerRole=SLAVE", "brokerId=1")
+
+
+@pytest.mark.parametrize("checks", [False, True])
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_slave_suggests_the_broker_to_read_from(reads: bool, checks: bool) -> None:
+    """A living master is suggested; otherwise what the group's configuration says."""
+    own_id, far = 5, 1000
+
+    async def scenario(session: Session) -> None:
+        node = session.node
+        assert node.tables.topics.create_for_send("T", "TBW102", 4) is not None
+        group = SubscriptionGroupConfig(group_name="g", broker_id=own_id)
+        node.tables.groups.put(group)
+        for number in range(3):
+            put(node.store, body=b"%d" % number)
+        await settled(session)
+        end = node.store.queue_max("T", 0)
+        later, moved = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
+        alone = own_id if reads else 0
+        for is_alive, offset, code, suggested in (
+            (True, 0, ResponseCode.SUCCESS, 0),
+            (True, end, later, 0),
+            (True, end + far, later, 0),
+            (False, 0, ResponseCode.SUCCESS, alone),
+            (False, end, ResponseCode.PULL_NOT_FOUND, alone),
+            (False, end + far, moved if checks else later, alone if checks else own_id),
+        ):
+            node.broker.puller.is_master_alive = lambda is_alive=is_alive: is_alive  # type: ignore[misc]
+            answer = await session.pull(offset=offset, flags=4 | 1, commitOffset=1)
+            actual = (answer.code, int(answer.fields["suggestWhichBrokerId"]))
+            assert actual == (code, suggested), (is_alive, offset)
+        assert "T@g" not in node.tables.offsets.body().offset_table, "only a master keeps positions"
+
+    settings = (
+        f"slaveReadEnable={str(reads).lower()}",
+        f"offsetCheckInSlave={str(checks).lower()}",
+    )
+    with_node(scenario, "brokerRole=SLAVE", "brokerId=1", *settings)
 
 
 def test_the_second_port_serves_all_but_pulls() -> None:
