@@ -5,16 +5,15 @@ from functools import partial
 from typing import Final
 
 from tests.model.again import run_again
-from tests.model.beginnings import run_beginnings
 from tests.model.broker import run_broker
 from tests.model.copies import run_copies
-from tests.model.cuts import run_cuts
-from tests.model.damage import run_damage
+from tests.model.damage import run_cuts, run_damage
 from tests.model.edges import run_edges
 from tests.model.figures import run_figures
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
 from tests.model.limits import run_limits
+from tests.model.lives import run_lives, run_remade
 from tests.model.members import run_members
 from tests.model.mending import run_holes, run_mending
 from tests.model.moments import run_moments
@@ -30,13 +29,9 @@ from tests.model.rules import run_rules
 from tests.model.sends import run_sends
 from tests.model.spoilt import run_spoilt
 from tests.model.steps import run_steps
-from tests.model.store import run_lives, run_remade
 from tests.model.table_files import run_table_files
 from tests.model.tables import run_tables
-from tests.model.taken_over import run_taken_over
 from tests.model.tools import run_tools
-from tests.model.trouble import run_trouble
-from tests.model.unread import run_unread
 from tests.model.waiting import run_waiting
 
 Session = Callable[[], str]
@@ -74,7 +69,6 @@ MODELS: Final[Mapping[str, Run]] = {
     "failover-register": run_register,
     "nameserver": run_nameserver,
     "nameserver-routes": run_routes,
-    "store-beginnings": run_beginnings,
     "store-cuts": run_cuts,
     "store-damage": run_damage,
     "store-holes": run_holes,
@@ -86,9 +80,6 @@ MODELS: Final[Mapping[str, Run]] = {
     "store-pieces": run_pieces,
     "store-remade": run_remade,
     "store-steps": run_steps,
-    "store-taken-over": run_taken_over,
-    "store-trouble": run_trouble,
-    "store-unread": run_unread,
 }
 SHORT: Final = (
     "broker-again",

@@ -38,12 +38,12 @@ from tests.model.again import run_again
 from tests.model.broker import run_broker
 from tests.model.catalogue import MODELS, sessions
 from tests.model.copies import run_copies
-from tests.model.cuts import run_cuts
+from tests.model.damage import run_cuts, run_damage
 from tests.model.figures import run_figures
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
 from tests.model.limits import run_limits
-from tests.model.mending import run_mending
+from tests.model.lives import run_lives, run_remade
 from tests.model.model import Model, Put
 from tests.model.moments import run_moments
 from tests.model.nameserver import run_nameserver
@@ -52,7 +52,6 @@ from tests.model.register import run_register
 from tests.model.registered import run_registered
 from tests.model.routes import run_routes
 from tests.model.rules import run_rules
-from tests.model.store import run_lives, run_remade
 from tests.model.waiting import run_waiting
 
 SEED = 501
@@ -142,9 +141,9 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Reader, "offset_by_time", later, run_lives, "time"),
     (Reader, "get_messages", skipping, run_lives, "pull"),
     (Index, "query", shorter, run_lives, "query"),
-    (Flusher, "run", lambda _: _idle, run_mending, "(flush|retention|hang)"),
+    (Flusher, "run", lambda _: _idle, run_lives, "(flush|retention|hang)"),
     (Removal, "delete_topic", lambda _: _nowhere, run_lives, "deletion"),
-    (DamagedRanges, "summary", lambda _: lambda self: "", run_mending, "scrub"),
+    (DamagedRanges, "summary", lambda _: lambda self: "", run_damage, "scrub"),
     (
         Mark,
         "deleted_below",
