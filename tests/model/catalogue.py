@@ -12,13 +12,11 @@ from tests.model.edges import run_edges
 from tests.model.figures import run_figures
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
-from tests.model.limits import run_limits
 from tests.model.lives import run_lives, run_remade
 from tests.model.members import run_members
 from tests.model.mending import run_holes, run_mending
 from tests.model.moments import run_moments
 from tests.model.nameserver import run_nameserver
-from tests.model.own_files import run_own_files
 from tests.model.pieces import run_pieces
 from tests.model.questions import run_questions
 from tests.model.register import run_register
@@ -72,11 +70,9 @@ MODELS: Final[Mapping[str, Run]] = {
     "store-cuts": run_cuts,
     "store-damage": run_damage,
     "store-holes": run_holes,
-    "store-limits": run_limits,
     "store-lives": _lives,
     "store-mending": run_mending,
     "store-moments": run_moments,
-    "store-own-files": run_own_files,
     "store-pieces": run_pieces,
     "store-remade": run_remade,
     "store-steps": run_steps,

@@ -1,259 +1,163 @@
-"""Lives of a replica, each with what became of its directory in between: it loses power, bytes of
-its log, a file that says who it is or what it promised, or had other masters; with a controller by
-hand, which may not answer. What it registers is compared with a model of what it has.
+"""Lives of a replica: what it registers is compared with a model of what its directory holds.
+
+In between it stops, is killed or loses power, and its directory loses its identity, what it has
+promised, or bytes of the log; the scripted controller may not answer.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-import crcmod.predefined
 import trio
 
 from rocketbed.chaos.backends.sim.disk import SimDisk
-from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.replication.entry import Policy
 from rocketbed.world.api import World
-from tests.model.mending import edited
+from tests.model.at_rest import Change, edited
 from tests.model.script import Script, wait_until
 from tests.model.stage import SEGMENT, Stage
 from tests.support.peers.controller import ScriptedController
 from tests.support.peers.logs import record_ends
-from tests.support.sim.following_node import GROUP, NODE, PEERS, group_settings, make_log
+from tests.support.sim.following_node import (
+    GROUP,
+    NODE,
+    PEERS,
+    Log,
+    group_settings,
+    make_log,
+)
 
 LIVES: Final = 12
+LATE: Final = 3
+"""Only the last lives lose bytes of the log."""
 COUNT: Final = 40
-SIZE_MAX: Final = 1 << 20
-"""Bytes of a file that a replica keeps."""
-WHO, EPOCHS = "/store/replica.rb", "/store/epoch.rb"
-KINDS: Final = {WHO: b"rocketbed-replica 1", EPOCHS: b"rocketbed-epochs 1"}
-crc32c: Callable[[bytes], int] = crcmod.predefined.mkCrcFun("crc-32c")
-Change = Callable[[SimDisk], None]
-
-
-@dataclass(slots=True)
-class Known:
-    """What the directory holds, as far as a register may hear of it."""
-
-    uuid: str = ""
-    life: int = 0
-    promised: int = 0
-    is_whole: bool = True
-    """Nothing is lost that the register has not heard of."""
-    owes: bool = False
-    """Its log lost bytes that were on disk; a leader, of which there is none, would send them."""
+IDENTITY, EPOCHS = "/store/replica.rb", "/store/epoch.rb"
 
 
 def run_replica_lives(seed: int) -> str:
     digest = ""
-    image, (log, epochs) = make_log(f"replica-lives/{seed}/1", None, (), 1, COUNT)
+    image, log = make_log(f"replica-lives/{seed}", None, (), 1, COUNT)
     for policy in Policy:
-        for trusts in (True, False):
-            name = f"replica-lives/{seed}/{policy}/{trusts}"
+        for trusts_cache in (True, False):
+            name = f"replica-lives/{seed}/{policy}/{trusts_cache}"
             with Stage(name) as stage:
-                script = Script(stage.simulation)
-                lives = ReplicaLives(stage, script, Random(name), policy, trusts, log, epochs)
+                lives = ReplicaLives(stage, Random(name), policy, log, trusts_cache=trusts_cache)
                 stage.simulation.host(NODE).image = image
-                script.play(PEERS, lives.main)
+                lives.script.play(PEERS, lives.main)
                 digest += stage.simulation.digest()
     return digest
 
 
 class ReplicaLives:
-    """One directory, and who asks what comes of it."""
+    """A directory, and what a register may hear of it."""
 
     def __init__(
-        self, stage: Stage, script: Script, random: Random, policy: Policy, trusts: bool,
-        log: bytes, epochs: tuple[tuple[int, int], ...],
-    ) -> None:  # fmt: skip
-        self.stage, self.script, self.random = stage, script, random
-        self.policy, self.trusts = policy, trusts
-        self.log, self.epochs = log, epochs
+        self, stage: Stage, random: Random, policy: Policy, log: Log, *, trusts_cache: bool
+    ) -> None:
+        self.stage, self.random, self.policy = stage, random, policy
+        self.script = Script(stage.simulation)
+        self.log, self.epochs = log
+        self.trusts_cache = trusts_cache
         self.controller = ScriptedController(GROUP, replicas=3, policy=policy)
-        self.known = Known()
-        self.settings = {
+        self.uuid = ""
+        self.incarnation = 1
+        """Incarnation that led, and wrote the log."""
+        self.promised = self.epochs[-1][0]
+        self.is_lossless = True
+        """True if nothing is lost that the register has not heard of."""
+        self.owes = False
+        """True if synced bytes of the log are missing, which only a leader would send again."""
+        self._settings = {
             **group_settings(stage, policy, replicas=3),
-            "rbTrustPageCache": str(trusts).lower(),
+            "rbTrustPageCache": str(trusts_cache).lower(),
         }
 
     async def main(self, world: World) -> None:
         async with trio.open_nursery() as nursery:
             await self.controller.serve(world, nursery)
-            self.known.promised = self.epochs[-1][0]
-            self.known.life = 1  # the one that led
-            await self._live("of the one that led", None, hears=True)
+            await self._live("first", None, answers=True)
             for number in range(LIVES):
-                await self._next(is_late=number >= LIVES - 3)
+                end = await self._end()
+                changes: list[Callable[[], Change | None]] = [
+                    self._keep, self._keep, self._lose_identity, self._lose_epochs,
+                ]  # fmt: skip
+                changes += [self._lose_bytes] * (3 * (number >= LIVES - LATE))
+                change = self.random.choice(changes)()
+                await self._live(f"after a {end}", change, answers=self.random.random() < 0.6)
             nursery.cancel_scope.cancel()
 
-    async def _next(self, *, is_late: bool) -> None:
-        """An end, what comes over the directory, and the next life."""
-        end = self.random.choice(("stop", "kill", "power", "power"))
-        await self._end(end)
-        is_memory = self.policy is Policy.MEMORY
-        if (end == "power" or (end == "kill" and not self.trusts)) and is_memory:
-            self.known.is_whole = False
-        steps: list[Callable[[], Any]] = [
-            self._nothing, self._nothing, self._padded, self._lost_who, self._lost_epochs,
-            self._damaged, self._another,
-        ]  # fmt: skip
-        steps += [self._lost_bytes] * (3 * is_late)
-        change = await self.random.choice(steps)()
-        hears = self.random.random() < 0.6
-        await self._live(f"after a {end}", change, hears=hears)
-
-    async def _end(self, how: str) -> None:
-        simulation = self.stage.simulation
-
-        def end() -> None:
-            if how == "power":
-                simulation.power_cut(NODE, "strict")
-            elif how == "kill":
-                simulation.kill(NODE)
-            else:
-                simulation.stop(NODE)
-
-        await self.script.outside(end)
+    async def _end(self) -> str:
+        simulation, end = self.stage.simulation, self.random.choice(("stop", "kill", "power"))
+        ends: dict[str, Callable[[], object]] = {
+            "stop": lambda: simulation.stop(NODE),
+            "kill": lambda: simulation.kill(NODE),
+            "power": lambda: simulation.power_cut(NODE, "strict"),
+        }
+        await self.script.outside(lambda: (ends[end](), None)[1])
         process = simulation.process(NODE)
-        await self._until(lambda: process.done, f"{how} ends it")
+        await self._until(lambda: process.done, f"{end} ends it")
+        loses_cache = end == "power" or (end == "kill" and not self.trusts_cache)
+        if loses_cache and self.policy is Policy.MEMORY:
+            self.is_lossless = False
+        return end
 
-    async def _until(self, holds: Callable[[], bool], what: str, seconds: float = 20) -> None:
-        await wait_until(holds, what, seconds, 0.02, lambda: None)
+    async def _until(self, holds: Callable[[], bool], event: str) -> None:
+        await wait_until(holds, event, 20, 0.02, lambda: None)
 
-    async def _live(self, what: str, change: Change | None, *, hears: bool) -> None:
-        """Start; what it registers; whether the controller answers that."""
-        self.known.life += 1
-        seen = len(self.controller.registrations)
-        self.controller.answers_registrations = hears
-        await self._begin(change)
-        await self._until(lambda: len(self.controller.registrations) > seen, f"{what}: it comes")
-        asked = self.controller.registrations[seen]
-        known = self.known
-        if not known.uuid:
-            known.uuid = asked.uuid
-        told = (asked.uuid, asked.incarnation, asked.promised, asked.lossless, asked.epoch)
-        want = (known.uuid, known.life, known.promised,
-                known.is_whole and not known.owes, self._epoch(asked.end))  # fmt: skip
-        assert told == want, f"registered: {what}: {told} for {want}"
-        assert asked.end == self._end_of_log, f"registered: {what}: {asked.end} of the log"
-        await trio.sleep(1)
-        if hears:
-            known.is_whole = True
+    async def _live(self, case: str, change: Change | None, *, answers: bool) -> None:
+        """Start the node and compare what it registers."""
+        self.incarnation += 1
+        self.controller.answers_registrations = answers
+        registrations = self.controller.registrations
+        registrations.clear()
 
-    def _epoch(self, end: int) -> int:
-        return max([number for number, start in self.epochs if start < end], default=0)
-
-    @property
-    def _end_of_log(self) -> int:
-        return len(self.log)
-
-    async def _begin(self, change: Change | None) -> None:
         def begin() -> None:
             host = self.stage.simulation.host(NODE)
             if change is not None:
                 host.image = edited(host.image, change)
-            self.stage.begin(NODE, self.settings)
+            self.stage.begin(NODE, self._settings)
 
         await self.script.outside(begin)
+        await self._until(lambda: bool(registrations), f"{case}: it registers")
+        header = registrations[0]
+        self.uuid = self.uuid or header.uuid
+        epoch = max((number for number, start in self.epochs if start < header.end), default=0)
+        actual = (header.uuid, header.incarnation, header.promised, header.lossless,
+                  header.epoch, header.end)  # fmt: skip
+        expected = (self.uuid, self.incarnation, self.promised,
+                    self.is_lossless and not self.owes, epoch, len(self.log))  # fmt: skip
+        assert actual == expected, f"registered: {case}: {actual}, expected {expected}"
+        await trio.sleep(1)
+        self.is_lossless = self.is_lossless or answers
 
-    # --- what comes over the directory
+    # --- changes of the directory
 
-    async def _nothing(self) -> Change | None:
+    def _keep(self) -> None:
         return None
 
-    async def _padded(self) -> Change:
-        """As long as such a file may be, and whole."""
-        path = self.random.choice((WHO, EPOCHS))
-        kind, text, *_ = self.stage.simulation.host(NODE).image.contents(path).split(b"\n")
-        text += b" " * (SIZE_MAX - len(kind) - len(text) - 11)
-        data = b"%b\n%b\n%08x\n" % (kind, text, crc32c(text))
-        assert len(data) == SIZE_MAX, f"load: {len(data)} bytes"
-        return lambda disk: disk.replace_contents(path, data)
-
-    async def _lost_who(self) -> Change:
-        """Without it the directory is another replica's, in its first life."""
-        self.known.uuid, self.known.life, self.known.is_whole = "", 0, True
+    def _lose_identity(self) -> Change:
+        """Without it the directory is another replica's, in its first incarnation."""
+        self.uuid, self.incarnation, self.is_lossless = "", 0, True
         self.controller.forget(1)
-        return lambda disk: disk.remove_name(WHO)
+        return lambda disk: disk.remove_name(IDENTITY)
 
-    async def _lost_epochs(self) -> Change:
-        """The history is in the log; what was promised is nowhere else here."""
-        self.known.promised = 0
+    def _lose_epochs(self) -> Change:
+        """The history is in the log, but not what was promised."""
+        self.promised = 0
         return lambda disk: disk.remove_name(EPOCHS)
 
-    async def _lost_bytes(self) -> Change:
-        """Of its last file it keeps only the beginning: a leader has to send the rest again."""
-        starts = [0, *record_ends(self.log)]
+    def _lose_bytes(self) -> Change | None:
+        """Zero the end of the last file, from some record on."""
         last = (len(self.log) - 1) // SEGMENT * SEGMENT
-        keeps = self.random.choice([at for at in starts if last < at < len(self.log)] or [0])
-        if not keeps or keeps <= self.epochs[-1][1]:
-            return lambda disk: None
+        ends = [end for end in record_ends(self.log) if last < end < len(self.log)]
+        end = self.random.choice(ends or [0])
+        if end <= self.epochs[-1][1]:
+            return None
         path = f"/store/commitlog/{last:020d}"
-        self.log, self.known.owes = self.log[:keeps], True
+        self.log, self.owes = self.log[:end], True
 
         def change(disk: SimDisk) -> None:
             data = disk.contents(path)
-            disk.replace_contents(path, data[: keeps - last] + bytes(len(data) - keeps + last))
+            disk.replace_contents(path, data[: end - last] + bytes(len(data) - end + last))
 
         return change
-
-    async def _damaged(self) -> None:
-        """A file that is not what was written: the start is refused, and nothing is changed."""
-        path = self.random.choice((WHO, EPOCHS))
-        image = self.stage.simulation.host(NODE).image
-        data = image.contents(path)
-        middle = len(data) // 2
-        other = KINDS[WHO if path == EPOCHS else EPOCHS]
-        contents, says = self.random.choice((
-            (data[:middle] + bytes((data[middle] ^ 1,)) + data[middle + 1 :], "cannot be read"),
-            (data[:middle], "cannot be read"),
-            (b"", "it has 0 bytes"),
-            (data + b"more\n", "cannot be read"),
-            (bytes(SIZE_MAX + 1), "bytes"),
-            (data.replace(KINDS[path], other), "does not match its CRC"),
-            (data.replace(b" 1\n", b" 2\n", 1), "it is a 'rocketbed-"),
-        ))  # fmt: skip
-        if len(contents) > SIZE_MAX:  # one that was padded may have become longer
-            says = f"it has {len(contents)} bytes"
-        await self._is_refused(lambda disk: disk.replace_contents(path, contents), says)
-
-        def folder(disk: SimDisk) -> None:
-            disk.remove_name(path)
-            disk.makedirs(path)
-
-        await self._is_refused(folder, "it is no file")
-
-    async def _another(self) -> None:
-        """Who is to be another replica, or of another group, does not get this directory."""
-        for changes in ({"rbReplica": 2}, {"brokerName": "broker-b"}):
-            await self._is_refused(None, "belongs to one replica only", **changes)
-
-    async def _is_refused(self, change: Change | None, says: str, **changes: Any) -> None:
-        simulation = self.stage.simulation
-        host = simulation.host(NODE)
-        image: DiskImage = host.image
-        seen = len(self.controller.registrations)
-        settings = self.settings
-
-        def begin() -> None:
-            simulation.tolerate_crashes = True
-            if change is not None:
-                host.image = edited(image, change)
-            self.stage.begin(NODE, {**settings, **changes})
-
-        await self.script.outside(begin)
-        process = simulation.process(NODE)
-        await self._until(lambda: process.done, f"a start that says {says}")
-        text = ""
-        try:
-            process.value()
-        except Exception as exc:
-            text = repr(exc)
-        assert says in text, f"refused: {text[:300]} does not say {says!r}"
-        assert len(self.controller.registrations) == seen, "refused: it registered"
-
-        def lay_back() -> None:
-            host.image = image
-
-        await self.script.outside(lay_back)

@@ -16,8 +16,6 @@ from rocketbed.node.broker.rates import Rates
 from rocketbed.node.broker.registration import Registration
 from rocketbed.node.broker.send_back import SendBack
 from rocketbed.node.broker.table_log import TableLog
-from rocketbed.node.store import store
-from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.damage import DamagedRanges
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.index import Index
@@ -33,7 +31,6 @@ from rocketbed.routing.nameserver import Nameserver
 from rocketbed.routing.table import RoutingTable
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import HEAD
-from rocketbed.world.api import Lock, World
 from tests.model.again import run_again
 from tests.model.broker import run_broker
 from tests.model.catalogue import MODELS, sessions
@@ -42,7 +39,6 @@ from tests.model.damage import run_cuts, run_damage
 from tests.model.figures import run_figures
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
-from tests.model.limits import run_limits
 from tests.model.lives import run_lives, run_remade
 from tests.model.model import Model, Put
 from tests.model.moments import run_moments
@@ -132,10 +128,6 @@ async def _idle(_self: object, **_options: object) -> None:
     await trio.sleep_forever()
 
 
-def _unlocked(_world: World, _config: StoreConfig) -> list[Lock]:
-    return []
-
-
 Run = Callable[[int], Any]
 BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Reader, "offset_by_time", later, run_lives, "time"),
@@ -152,7 +144,6 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
         "(append|bounds)",
     ),
     (Queues, "sync", lambda _: _no_sync, run_moments, "durable"),
-    (store, "lock_store", lambda _: _unlocked, run_limits, "lock"),
     (KeyValueTable, "load", lambda _: lambda self: None, run_nameserver, "code"),
     (Groups, "find_or_create", lambda _: lambda self, name: self.get(name), run_broker, "code"),
     (ConsumerGroup, "subscribe", lambda _: lambda self, wanted: True, run_broker, "code"),

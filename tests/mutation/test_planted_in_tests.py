@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rocketbed.node.store import retention
+from rocketbed.node.store import retention, store
 from rocketbed.replication import controller
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.follow import MasterConnection
@@ -42,49 +42,55 @@ BUGS: list[tuple[object, str, Change, str]] = [
         controller,
         "refuse_stranger",
         lambda _: lambda request, known: None,
-        "test_registration.py::test_invalid_registrations_are_refused",
+        "sim/test_registration.py::test_invalid_registrations_are_refused",
+    ),
+    (
+        store,
+        "lock_store",
+        lambda _: lambda world, config: [],
+        "unit/node/store/test_limits.py::test_a_store_is_locked_while_it_is_open",
     ),
     (
         retention,
         "_bounded",
         lambda _: lambda value, low, high: low,
-        "test_retention.py::test_disk_pressure",
+        "sim/test_retention.py::test_disk_pressure",
     ),
     (
         MasterConnection,
         "_compare",
         lambda _: lambda self, *place: None,
-        "test_replication.py::test_a_slave_with_other_bytes_refuses_its_master",
+        "sim/test_replication.py::test_a_slave_with_other_bytes_refuses_its_master",
     ),
     (
         MasterConnection,
         "_acknowledged",
         lambda _: _written,
-        "test_replication.py::test_acknowledgements_never_pass_what_a_slave_has",
+        "sim/test_replication.py::test_acknowledgements_never_pass_what_a_slave_has",
     ),
     (
         AckBoard,
         "acknowledge",
         lambda _: lambda self, link, offset: None,
-        "test_replication.py::test_an_empty_slave_copies_the_whole_log_then_follows",
+        "sim/test_replication.py::test_an_empty_slave_copies_the_whole_log_then_follows",
     ),
     (
         InSyncView,
         "need",
         lambda _: _only_itself,
-        "test_leader_confirms.py::test_needs_every_member_of_the_set",
+        "sim/test_leader_confirms.py::test_needs_every_member_of_the_set",
     ),
     (
         Follower,
         "_durable_end",
         lambda _: _whole_end,
-        "test_follower.py::test_keeps_what_it_acknowledged",
+        "sim/test_follower.py::test_keeps_what_it_acknowledged",
     ),
     (
         Pace,
         "wait",
         lambda _: _without_waiting,
-        "test_leader_catch_up.py::test_sends_files_at_the_configured_rate",
+        "sim/test_leader_catch_up.py::test_sends_files_at_the_configured_rate",
     ),
 ]
 
@@ -93,7 +99,7 @@ BUGS: list[tuple[object, str, Change, str]] = [
     ("owner", "name", "change", "test"), BUGS, ids=[f"{row[1]} {row[3]}" for row in BUGS]
 )
 def test_a_planted_bug_is_found(owner: object, name: str, change: Change, test: str) -> None:
-    path = ROOT / "tests" / "sim" / test
+    path = ROOT / "tests" / test
     child = os.fork()
     if child == 0:
         os._exit(_run_planted(owner, name, change, str(path)))

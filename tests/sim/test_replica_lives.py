@@ -1,11 +1,14 @@
 """Reports of a replica that may have lost bytes, until its register has received one."""
 
+from typing import Any
+
+import crcmod.predefined
 import pytest
 
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
 from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.replication.entry import Policy
-from rocketbed.replication.identity import ReplicaFile
+from rocketbed.replication.identity import ReplicaFile, ReplicaFileDamaged
 from rocketbed.world.api import World
 
 ROOT = "/store"
@@ -55,3 +58,76 @@ def test_loss_is_reported_when_a_kill_loses_memory(stops: bool) -> None:
     results = lives((1, True, False), (1, False, stops), (1, True, True), (1, True, True),
                   trusts_cache=False)  # fmt: skip
     assert results == [True, False, False, True]
+
+
+PATH = f"{ROOT}/replica.rb"
+SIZE_MAX = 1 << 20
+"""Bytes of a file that a replica reads."""
+
+
+async def begin(world: World, group: str = "g", number: int = 1) -> ReplicaFile:
+    file = ReplicaFile(world, ROOT)
+    await file.begin(group=group, number=number, policy=Policy.MEMORY, trusts_cache=True)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda data: data[:40] + bytes((data[40] ^ 1,)) + data[41:], "cannot be read"),
+        (lambda data: data[:40], "cannot be read"),
+        (lambda data: b"", "it has 0 bytes"),
+        (lambda data: data + b"more\n", "cannot be read"),
+        (lambda data: bytes(SIZE_MAX + 1), f"it has {SIZE_MAX + 1} bytes"),
+        (lambda data: data.replace(b"-replica 1", b"-epochs 1"), "does not match its CRC"),
+        (lambda data: data.replace(b" 1\n", b" 2\n", 1), "it is a 'rocketbed-"),
+    ],
+    ids=["bit", "half", "empty", "longer", "too long", "another kind", "another version"],
+)
+def test_a_damaged_identity_is_refused(edit: Any, reason: str) -> None:
+    async def main(world: World) -> None:
+        disk: Any = world.disk
+        disk.makedirs(ROOT)
+        await begin(world)
+        damaged = edit(disk.contents(PATH))
+        disk.replace_contents(PATH, damaged)
+        with pytest.raises(ReplicaFileDamaged, match=reason):
+            await begin(world)
+        assert disk.contents(PATH) == damaged
+
+    run_solo(main).value  # noqa: B018
+
+
+def test_a_folder_in_place_of_an_identity_is_refused() -> None:
+    async def main(world: World) -> None:
+        world.disk.makedirs(PATH)
+        with pytest.raises(ReplicaFileDamaged, match="it is no file"):
+            await begin(world)
+
+    run_solo(main).value  # noqa: B018
+
+
+def test_a_directory_belongs_to_one_replica_only() -> None:
+    async def main(world: World) -> None:
+        world.disk.makedirs(ROOT)
+        await begin(world)
+        for changes in ({"number": 2}, {"group": "another"}):
+            with pytest.raises(ReplicaFileDamaged, match="belongs to one replica only"):
+                await begin(world, **changes)
+
+    run_solo(main).value  # noqa: B018
+
+
+def test_the_longest_identity_is_read() -> None:
+    async def main(world: World) -> None:
+        disk: Any = world.disk
+        disk.makedirs(ROOT)
+        await begin(world)
+        kind, text, *_ = disk.contents(PATH).split(b"\n")
+        text += b" " * (SIZE_MAX - len(kind) - len(text) - 11)
+        crc = crcmod.predefined.mkCrcFun("crc-32c")(text)
+        disk.replace_contents(PATH, b"%b\n%b\n%08x\n" % (kind, text, crc))
+        assert len(disk.contents(PATH)) == SIZE_MAX
+        assert (await begin(world)).state.incarnation == 2
+
+    run_solo(main).value  # noqa: B018
