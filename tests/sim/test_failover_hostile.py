@@ -4,7 +4,6 @@ directories, logs that were cut by hand, a register that is gone, a disk that is
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import trio
@@ -39,7 +38,6 @@ HELLO = Hello(
     durable=10,
     segment=64 * 1024,
 )
-OURS = "of the group that is attacked"
 REGISTRATION = RegisterReplicaRequest(
     group=GROUP,
     replica=3,
@@ -123,55 +121,6 @@ def test_frames_of_strangers_do_no_harm() -> None:
         assert {group.simulation.process(name).state for name in group.names} == {"running"}
         assert (group.leader(), group.entry.epoch) == (leader, epoch)
         traffic.check()
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"op": ""},
-        {"incarnation": -1},
-        {"incarnation": 0},
-        {"replica": -1},
-        {"replica": 64},
-        {"replicas": 0},
-        {"uuid": ""},
-        {"address": "x" * 300},
-        {"haAddress": "a\nb:1"},
-        {"group": "other", "incarnation": -5, "op": "a"},
-        {"policy": "none"},
-        {"end": -1},
-        {"epoch": -1},
-        {"promised": -1},
-        {"promised": 1 << 30},
-        {"groupUid": "x" * 300},
-        {"replica": 5, "groupUid": OURS, "promised": 999},
-        {"replica": 3, "groupUid": OURS, "promised": 999},
-    ],
-    ids=str,
-)
-def test_forged_registration_is_refused_without_a_stall(forged: dict[str, Any]) -> None:
-    with FailoverNodes(12) as group:
-        leader = group.settle()
-        registration = replace(REGISTRATION, **forged)
-        assert group.entry is not None
-        if registration.groupUid == OURS:
-            registration = replace(registration, groupUid=group.entry.uid)
-
-        async def ask(world: World) -> int:
-            connection = await dial(world, (group.simulation.host("ns-1").address, 9876))
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(connection.run)
-                answer = await connection.request(
-                    request(RequestCode.RB_REGISTER_REPLICA, registration.encode())
-                )
-                connection.close()
-            return answer.code
-
-        code = group.simulation.run_process(group.program(ask), 30)
-        assert code != ResponseCode.SUCCESS
-        group.simulation.kill(leader)
-        group.wait(lambda: group.leader() not in ("", leader))
-        assert {*group.shelf.values} == {GROUP}
 
 
 def test_copied_directory_does_not_expel_the_running_one() -> None:
@@ -269,19 +218,6 @@ def _damage(group: FailoverNodes) -> str:
 def _kill_all(group: FailoverNodes) -> None:
     for name in group.names:
         group.simulation.kill(name)
-
-
-def test_paused_controller_takes_no_replica_for_dead() -> None:
-    with FailoverNodes(15) as group:
-        leader = group.settle()
-        assert group.entry is not None
-        epoch = group.entry.epoch
-        for seconds in (0.7, 1.5, 5.0):
-            group.simulation.pause("ns-1")
-            group.simulation.run(seconds)
-            group.simulation.resume("ns-1")
-            group.simulation.run(2)
-        assert (group.leader(), group.entry.epoch) == (leader, epoch)
 
 
 def test_lost_register_elects_only_by_an_operator() -> None:

@@ -11,7 +11,7 @@ from rocketbed.replication.entry import Policy
 from tests.model.stage import Stage
 from tests.model.store import HOST
 from tests.support.peers.follower import ScriptedFollower
-from tests.support.sim.leading_node import CAUGHT_UP_S, LAG_S, LATE_S, NODE, LeadingNode
+from tests.support.sim.leading_node import NODE, LeadingNode
 
 FAR: Final = 8 << 20
 """A follower that is further behind, and no member, is sent files (replication.md 7.4)."""
@@ -84,34 +84,3 @@ def test_sends_files_at_the_configured_rate(rate: int) -> None:
             mappedFileSizeConsumeQueue=20_000, rbCatchUpRate=rate,
         )  # fmt: skip
         node.play(partial(catch_up, rate=rate))
-
-
-def test_adds_a_member_that_never_has_all_under_load() -> None:
-    async def join_under_load(node: LeadingNode) -> None:
-        first, second = node.followers
-        await node.join_set(first)
-        node.nursery.start_soon(acknowledge, first)
-        node.nursery.start_soon(load)
-        await trio.sleep(0.2)
-        second.log, second.history = first.log[: node.confirmed], first.history
-        epoch = node.controller.entry.epoch
-        await second.join(node.nursery, node.world, node.address, epoch)
-        node.nursery.start_soon(acknowledge, second, 0.04)
-        began_s = trio.current_time()
-        limit_s = CAUGHT_UP_S + 2 * LAG_S + LATE_S
-        await node.until(lambda: node.members == {1, 2, 3}, "a member, under load", limit_s)
-        assert trio.current_time() - began_s > CAUGHT_UP_S - 0.1
-        await trio.sleep(0.2)
-        scope.cancel()
-        await node.until(lambda: len(node.answers) == node.sends, "all are answered", 1)
-
-    async def load() -> None:
-        with scope:
-            while True:
-                node.send()
-                await trio.sleep(0.006)
-
-    scope = trio.CancelScope()
-    with Stage("under load") as stage:
-        node = LeadingNode(stage, Policy.MEMORY)
-        node.play(join_under_load)

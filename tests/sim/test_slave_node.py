@@ -105,42 +105,6 @@ def test_a_slave_dials_later_and_later() -> None:
         stage.ready("slave", REFUSED, "it follows no master: comparing")
 
 
-def test_a_slave_begins_where_the_masters_log_begins_now() -> None:
-    """The rest of the file that it has a message of was deleted meanwhile."""
-    log = whole_log()
-    with Stage("begins again") as stage:
-        master = ScriptedMaster(log)
-        master.serves = False
-        master.start(stage)
-        node = stage.node("slave", {**AS_SLAVE, "rbDiverged": "cut"})
-        first = record_ends(log)[0]
-        stage.until(lambda: node.store.log.written.value == first, "a first message")
-        master.low, master.log, master.serves = SEGMENT, log[SEGMENT:], True
-        master.wait_copied(stage)
-        assert stage.log("slave") == (SEGMENT, log[SEGMENT:])
-
-
-@pytest.mark.parametrize("is_common", [False, True])
-def test_a_slave_is_cut_only_above_its_first_offset(is_common: bool) -> None:
-    log, low = whole_log(), SEGMENT
-    with Stage("copy") as stage:
-        master = ScriptedMaster(log[low:], low=low)
-        master.start(stage)
-        stage.node("slave", AS_SLAVE)
-        master.wait_copied(stage)
-        image = stage.stop("slave")
-    end = next(end for end in record_ends(log) if end > low) if is_common else low
-    with Stage("cut") as stage:
-        ScriptedMaster(log[:end]).start(stage)
-        node = stage.node("slave", {**AS_SLAVE, "rbDiverged": "cut:2"}, image=image)
-        slave: Any = node.replication.slave
-        state = "following" if is_common else "refused"
-        stage.until(lambda: slave.state == state, state)
-        reason = "" if is_common else f"the master's log ends at {low}"
-        assert reason in str(slave.refusal or "")
-        assert stage.log("slave") == (low, log[low:end] if is_common else log[low:])
-
-
 def test_a_slave_copies_no_tables_of_a_refused_master() -> None:
     def topics(number: int) -> bytes:
         table = {f"T{number}": TopicConfig(topic_name=f"T{number}")}
