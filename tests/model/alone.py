@@ -9,8 +9,7 @@ from rocketbed.world.api import World
 
 
 def run_alone(main: Callable[..., Awaitable[Any]], *arguments: object, **options: Any) -> SoloRun:
-    """As `run_solo`. Raises what `main` raises, and `AssertionError` for one that
-    did not end."""
+    """Run as `run_solo` does. Raises what `main` raises, and `AssertionError` if it did not end."""
     run = run_solo(_telling, main, *arguments, **options)
     if isinstance(run.value, AssertionError):
         raise run.value
@@ -20,7 +19,7 @@ def run_alone(main: Callable[..., Awaitable[Any]], *arguments: object, **options
 
 
 def ensure_reasons(log: Iterable[LogLine]) -> None:
-    """Whoever logs that something has a reason says which."""
+    """Check that no log line has an empty reason or error."""
     for line in log:
         for name in ("reason", "error"):
             assert bool(line.fields.get(name, "some")), f"told: {line.event}: no {name}"
@@ -28,17 +27,17 @@ def ensure_reasons(log: Iterable[LogLine]) -> None:
 
 async def _telling(world: World, main: Callable[..., Awaitable[Any]], *arguments: object) -> object:
     """Return what `main` returns, or its first `AssertionError`, which nurseries wrap in groups."""
-    found: object = None
+    error: object = None
     try:
-        found = await main(world, *arguments)
+        error = await main(world, *arguments)
     except* AssertionError as group:
-        found = next(_leaves(group))
-    return found
+        error = next(_leaves(group))
+    return error
 
 
 def _leaves(exc: BaseException) -> Any:
     if isinstance(exc, BaseExceptionGroup):
-        for one in exc.exceptions:
-            yield from _leaves(one)
+        for part in exc.exceptions:
+            yield from _leaves(part)
     else:
         yield exc

@@ -109,10 +109,10 @@ class AtRest:
         size = self.config.segment_size
         return f"{LOG}{physical // size * size:020d}", physical % size
 
-    def contents(self, one: Kept) -> bytes:
+    def contents(self, record: Kept) -> bytes:
         """Return the bytes that the disk has for a record."""
-        path, at = self.place(one.physical)
-        return self.image.contents(path)[at : at + one.size]
+        path, at = self.place(record.physical)
+        return self.image.contents(path)[at : at + record.size]
 
     def write(self, physical: int, data: bytes) -> Change:
         """Return a change that writes bytes of the log within one file."""
@@ -123,22 +123,22 @@ class AtRest:
 
         return edit_file(path, edit)
 
-    def damage(self, one: Kept, at: int | None = None) -> Change:
+    def damage(self, record: Kept, at: int | None = None) -> Change:
         """Return a change of one byte of a record, by default in its body."""
         if at is None:
-            at = one.data.index(one.put.body) + 2
+            at = record.data.index(record.put.body) + 2
         elif at >= BODY_LENGTH_AT:
-            at += longer_by(one.data)
-        at %= one.size
-        return self.write(one.physical + at, bytes((one.data[at] ^ 4,)))
+            at += longer_by(record.data)
+        at %= record.size
+        return self.write(record.physical + at, bytes((record.data[at] ^ 4,)))
 
     def ranges(self, bad: Iterable[int]) -> Ranges:
         """Return ranges from the first of adjacent bad records to the next good one."""
         ranges: Ranges = []
         numbers = set(bad)
-        for number, (one, after) in enumerate(pairwise(self.model.kept)):
+        for number, (record, after) in enumerate(pairwise(self.model.kept)):
             if number in numbers:
-                start = ranges.pop()[0] if number - 1 in numbers else one.physical
+                start = ranges.pop()[0] if number - 1 in numbers else record.physical
                 ranges.append((start, after.physical))
         return ranges
 
@@ -173,18 +173,18 @@ class AtRest:
                 assert is_same, f"heal: {path} differs from the replica's"
 
     def _check_kept(self, healed: DiskImage, bad: DiskImage) -> None:
-        kept: dict[int, int] = {}
+        saved: dict[int, int] = {}
         for path in healed.paths():
             name = path.rpartition("/")[2]
             if "/rocketbed.cut/" in path and ".healed" in name:
                 data = healed.contents(path)
-                kept |= {int(name[:20]) + at: byte for at, byte in enumerate(data)}
+                saved |= {int(name[:20]) + at: byte for at, byte in enumerate(data)}
         for path in bad.paths():
             if path.startswith(LOG) and path in self.image.paths():
                 start = int(path.removeprefix(LOG))
                 both = zip(bad.contents(path), self.image.contents(path), strict=False)
                 lost = [start + at for at, (old, new) in enumerate(both)
-                        if old not in (0, new) and kept.get(start + at) != old]  # fmt: skip
+                        if old not in (0, new) and saved.get(start + at) != old]  # fmt: skip
                 assert not lost, f"heal: replaced bytes at {lost[:3]} are not kept"
 
 

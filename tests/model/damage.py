@@ -54,8 +54,8 @@ def _changes(at_rest: AtRest, fields: dict[int, int | None]) -> SimDisk:
 
 def _ranges(at_rest: AtRest, random: Random) -> str:
     """Damage adjacent and separate records; a range is forgotten once its first one is repaired."""
-    kept = at_rest.model.kept
-    last = len(kept) - 1  # a start refuses if the last record is bad
+    records = at_rest.model.kept
+    last = len(records) - 1  # a start refuses if the last record is bad
     first = random.randrange(last - 1)
     bad = {*random.sample(range(last), 3), first, first + 1}
     fields = [*FIELDS, *[CRC_BYTE] * at_rest.config.append_property_crc]
@@ -66,7 +66,7 @@ def _ranges(at_rest: AtRest, random: Random) -> str:
         image, digest = run.image, digest + run.digest
     while first - 1 in bad:
         first -= 1
-    image = edited(image, at_rest.write(kept[first].physical, at_rest.contents(kept[first])))
+    image = edited(image, at_rest.write(records[first].physical, at_rest.contents(records[first])))
     bad.discard(first)
     run = at_rest.start(partial(_check, at_rest=at_rest, bad=bad), image=image)
     return digest + run.digest + at_rest.heal(run.image)
@@ -78,12 +78,12 @@ async def _check(store: MessageStore, at_rest: AtRest, bad: set[int], healed: in
     _check_ranges(store, ranges)
     text = ";".join(f"{start}-{end}" for start, end in ranges)
     assert store.damaged_ranges == text, f"scrub: {store.damaged_ranges!r}, expected {text!r}"
-    rest = (store.scrubber.healed, store.scrubber.unqueued, store.scrubber.index_damage)
-    assert rest == (healed, {}, ""), f"scrub: of what is good: {rest}"
+    unexpected = (store.scrubber.healed, store.scrubber.unqueued, store.scrubber.index_damage)
+    assert unexpected == (healed, {}, ""), f"scrub: of what is good: {unexpected}"
     places = {at_rest.model.kept[number].physical for number in bad}
-    for kept in at_rest.model.queues().values():
-        for one in kept:
-            await _check_pull(store, one, ranges, is_bad=one.physical in places)
+    for records in at_rest.model.queues().values():
+        for record in records:
+            await _check_pull(store, record, ranges, is_bad=record.physical in places)
 
 
 def _check_ranges(store: MessageStore, ranges: Ranges) -> None:
@@ -91,16 +91,16 @@ def _check_ranges(store: MessageStore, ranges: Ranges) -> None:
     assert actual == ranges, f"scrub: {actual}, expected {ranges}"
 
 
-async def _check_pull(store: MessageStore, one: Kept, ranges: Ranges, *, is_bad: bool) -> None:
-    where = f"{one.place} at {one.offset}"
+async def _check_pull(store: MessageStore, record: Kept, ranges: Ranges, *, is_bad: bool) -> None:
+    where = f"{record.place} at {record.offset}"
     try:
-        data = await store.read(store.get_messages(*one.place, one.offset, 1).ranges)
+        data = await store.read(store.get_messages(*record.place, record.offset, 1).ranges)
     except CorruptRecord as exc:
         assert is_bad, f"pull: {where} is refused: {exc}"
         assert exc.offset in dict(ranges), f"pull: {where} is refused for {exc.offset}"
     else:
         assert not is_bad, f"pull: {where} is damaged, and was served"
-        assert data == one.data, f"pull: {where}: another record"
+        assert data == record.data, f"pull: {where}: another record"
 
 
 def _units(at_rest: AtRest, random: Random) -> str:
@@ -108,7 +108,9 @@ def _units(at_rest: AtRest, random: Random) -> str:
     model = at_rest.model
     bad = random.randrange(len(model.kept) - 1)
     physical = model.kept[bad].physical
-    good = {one.physical for kept in model.queues().values() for one in kept} - {physical}
+    good = {record.physical for records in model.queues().values() for record in records} - {
+        physical
+    }
     units: dict[str, list[int]] = {}
     for path in at_rest.image.paths():
         if "consumequeue/" not in path:
@@ -145,8 +147,8 @@ def _units(at_rest: AtRest, random: Random) -> str:
         _check_ranges(store, at_rest.ranges({bad}))
 
     run = at_rest.start(look, image=edited(at_rest.image, damage))
-    again = at_rest.start(partial(_check, at_rest=at_rest, bad={bad}), image=run.image)
-    return run.digest + again.digest + at_rest.heal(again.image)
+    restarted = at_rest.start(partial(_check, at_rest=at_rest, bad={bad}), image=run.image)
+    return run.digest + restarted.digest + at_rest.heal(restarted.image)
 
 
 def _width(path: str) -> int:
@@ -173,10 +175,10 @@ def _cut_between(at_rest: AtRest, random: Random) -> str:
         actual = [(damage.start, damage.end) for damage in store.scrubber.damage]
         assert actual == ranges, f"cut: {actual} are named after a cut at {at}, expected {ranges}"
         await _put(store, model)
-        for one in model.kept:
-            is_bad = any(start <= one.physical < stop for start, stop in ranges)
-            if one.physical not in model.hidden and one.place[0] not in model.doubtful:
-                await _check_pull(store, one, ranges, is_bad=is_bad)
+        for record in model.kept:
+            is_bad = any(start <= record.physical < stop for start, stop in ranges)
+            if record.physical not in model.hidden and record.place[0] not in model.doubtful:
+                await _check_pull(store, record, ranges, is_bad=is_bad)
 
     return at_rest.start(look, image=image, stops=False).digest
 

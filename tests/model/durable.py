@@ -1,4 +1,4 @@
-"""What a power cut would take of a disk right now, if it took all that it may."""
+"""Effects of a power cut on a disk, if it took all that it may."""
 
 from random import Random
 from typing import Any, Final
@@ -16,30 +16,29 @@ class Loss:
 
     def __init__(self, disk: Any) -> None:
         self.left = _cut(disk.image())
-        """What it would leave."""
+        """Disk after the power cut."""
         before, after = _files(disk.image()), _files(self.left)
-        # A file of zeros is made ahead of need, and made again.
+        # A file of zeros is preallocated, and will be again.
         self.lost = [path for path in before if path not in after and any(before[path])]
         """Their names would be gone."""
         self.back = [path for path in after if path not in before]
         """Removed, and their names would be there again."""
         self.other = [path for path in before if _differs(before[path], after.get(path))]
-        """They would hold something else; zeros that are not as long are as good (seed 102)."""
+        """They would hold other bytes; fewer zeros are no difference."""
 
     @property
     def behind(self) -> list[str]:
-        """Files of which something was written, or made, that is not on disk."""
+        """Files with writes, or with names, that are not synced."""
         return self.lost + self.other
 
 
-def ensure_durable(world: World, what: str, *places: str, since: "Loss | None" = None) -> None:
-    """All that was written and made is on disk, of all files or those in these places, but for what
-    was not `since` then.
-    """
+def ensure_durable(world: World, case: str, *places: str, since: "Loss | None" = None) -> None:
+    """Check that all files, or those in `places`, are synced, except those that were not `since`
+    then."""
     old = since.behind if since is not None else []
-    behind = [path for path in Loss(world.disk).behind if path.startswith(places or "/")]
-    behind = [path for path in behind if path not in old]
-    assert not behind, f"durable: {what}: {behind} are not on disk"
+    unsynced = [path for path in Loss(world.disk).behind if path.startswith(places or "/")]
+    unsynced = [path for path in unsynced if path not in old]
+    assert not unsynced, f"durable: {case}: {unsynced} are not synced"
 
 
 def _differs(before: bytes, after: bytes | None) -> bool:

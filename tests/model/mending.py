@@ -37,7 +37,7 @@ RARE: Final = {"mark_interval_ms": 10_000_000, "sync_flush": False}
 
 
 def run_mending(seed: int) -> str:
-    """Heal a store without its last file, and one with several damages."""
+    """Heal a store without its last file, and record with several damages."""
     random = Random(f"mending/{seed}")
     image, model, digest = run_lives(seed, lives=2)
     at_rest = AtRest(image, model, settings(Random(f"lives/{seed}")))
@@ -81,14 +81,14 @@ def _files(image: DiskImage) -> dict[str, bytes]:
 
 def _several_damages(at_rest: AtRest, random: Random) -> str:
     """Damage records in some files of the log, and remove another file."""
-    config, kept = at_rest.config, at_rest.model.kept
-    files = sorted({one.physical // config.segment_size for one in kept})
+    config, records = at_rest.config, at_rest.model.kept
+    files = sorted({record.physical // config.segment_size for record in records})
     lost = random.choice(files)
-    others = [one for one in kept if one.physical // config.segment_size != lost]
+    remaining = [record for record in records if record.physical // config.segment_size != lost]
 
     def change(disk: SimDisk) -> None:
-        for one in random.sample(others, min(len(others), 3)):
-            at_rest.damage(one)(disk)
+        for record in random.sample(remaining, min(len(remaining), 3)):
+            at_rest.damage(record)(disk)
         disk.remove_name(at_rest.place(lost * config.segment_size)[0])
 
     bad = edited(at_rest.image, change)
@@ -98,8 +98,8 @@ def _several_damages(at_rest: AtRest, random: Random) -> str:
     # Without a mark the files tell how long they are, or the settings do.
     bare = edited(bad, lambda disk: disk.remove_name(MARK))
     for size in (config.segment_size, SEGMENT_SIZE):
-        known = replace(config, segment_size=size)
-        healed = run_alone(heal, known, at_rest.fetch(), image=bare)
+        resized = replace(config, segment_size=size)
+        healed = run_alone(heal, resized, at_rest.fetch(), image=bare)
         at_rest.check_log(healed.image)
         digest += healed.digest
     return digest
@@ -113,16 +113,16 @@ def run_holes(seed: int) -> str:
 
 
 def _unflushed_hole(name: str, random: Random) -> str:
-    """Nothing is known to be synced: after a kill a bad record is damage; after a power cut the
+    """Nothing is resized to be synced: after a kill a bad record is damage; after a power cut the
     log ends there, whatever an operator has ordered."""
     at_rest = filled(name, 12, is_flushed=False, **UNFLUSHED)
     model = at_rest.model
     here = random.randrange(1, len(model.kept) - 1)
-    one = model.kept[here]
-    bad = edited(at_rest.image, at_rest.damage(one))
-    _check_refused(bad, at_rest.config, one)
+    record = model.kept[here]
+    bad = edited(at_rest.image, at_rest.damage(record))
+    _check_refused(bad, at_rest.config, record)
     cut_records = len(model.kept) - here - 1
-    _end_at(model, one)
+    _end_at(model, record)
 
     async def look(store: MessageStore) -> None:
         actual = store.recovery.cut_records
@@ -130,7 +130,7 @@ def _unflushed_hole(name: str, random: Random) -> str:
         await check_answers(store, model)
 
     digest = ""
-    for order in (-1, one.physical):
+    for order in (-1, record.physical):
         run = at_rest.start(
             look, image=bad, boots=2, config=replace(at_rest.config, fill_hole_at=order)
         )
@@ -139,30 +139,30 @@ def _unflushed_hole(name: str, random: Random) -> str:
     return digest
 
 
-def _end_at(model: Model, one: Kept) -> None:
-    model.kept = [kept for kept in model.kept if kept.physical < one.physical]
-    model.written = one.physical
+def _end_at(model: Model, record: Kept) -> None:
+    model.kept = [former for former in model.kept if former.physical < record.physical]
+    model.written = record.physical
 
 
 def _hole(name: str, random: Random, *, is_last: bool) -> str:
-    """A record above the mark, but known to be synced, is bad: a start refuses and names it, a
+    """A record above the mark, but resized to be synced, is bad: a start refuses and names it, a
     filler keeps the records after it, a cut those before it."""
     at_rest = filled(name, 20, **RARE)
     model, config = at_rest.model, at_rest.config
-    files = [one.physical // config.segment_size for one in model.kept]
+    files = [record.physical // config.segment_size for record in model.kept]
     lasts = [here for here, (file, after) in enumerate(pairwise(files)) if file != after]
-    one = model.kept[random.choice(lasts) if is_last else random.randrange(3, len(files) - 3)]
-    bad = edited(at_rest.image, at_rest.damage(one))
-    _check_refused(bad, config, one)
+    record = model.kept[random.choice(lasts) if is_last else random.randrange(3, len(files) - 3)]
+    bad = edited(at_rest.image, at_rest.damage(record))
+    _check_refused(bad, config, record)
     # Only the flushed offset tells the last record from a torn end.
     end = edited(at_rest.image, at_rest.damage(model.kept[-1]))
     _check_refused(end, config, model.kept[-1])
     digest = at_rest.heal(bad) + at_rest.heal(end)
-    return digest + _fill(at_rest, bad, one) + _cut(at_rest, bad, one)
+    return digest + _fill(at_rest, bad, record) + _cut(at_rest, bad, record)
 
 
-def _fill(at_rest: AtRest, bad: DiskImage, one: Kept) -> str:
-    config = replace(at_rest.config, fill_hole_at=one.physical)
+def _fill(at_rest: AtRest, bad: DiskImage, record: Kept) -> str:
+    config = replace(at_rest.config, fill_hole_at=record.physical)
     preview = run_alone(MessageStore.check, config, image=bad)
     assert preview.value, "preview: an order is not reported"
     assert _files(preview.image) == _files(bad), "preview: it changed something"
@@ -170,53 +170,56 @@ def _fill(at_rest: AtRest, bad: DiskImage, one: Kept) -> str:
     async def look(store: MessageStore) -> None:
         end = store.max_offset
         assert end == at_rest.model.written, f"filler: the log ends at {end}"
-        for kept in at_rest.model.kept:
-            ranges = store.get_messages(*kept.place, kept.offset, 1).ranges
-            is_same = await store.read(ranges) == kept.data
-            assert is_same == (kept is not one), f"filler: {kept.place} {kept.offset}"
+        for each in at_rest.model.kept:
+            ranges = store.get_messages(*each.place, each.offset, 1).ranges
+            is_same = await store.read(ranges) == each.data
+            assert is_same == (each is not record), f"filler: {each.place} {each.offset}"
 
     run = at_rest.start(look, image=bad, config=config)
-    check_directory(run.image, but=("queue-entry-places",))  # the queue lacks one message
-    path, at = at_rest.place(one.physical)
+    check_directory(run.image, but=("queue-entry-places",))  # the queue lacks record message
+    path, at = at_rest.place(record.physical)
     data = run.image.contents(path)[at:]
     data = data[: int.from_bytes(data[:4])]
-    assert len(data) >= one.size, f"filler: {len(data)} bytes for {one.size}"
-    record = decode_message(data)
-    actual = (record.topic, record.queue_id, record.queue_offset, record.flag,
-              record.reconsume_times, record.sys_flag, record.physical_offset)  # fmt: skip
-    expected = ("!", 0, 0, 0, 0, TRANSACTION_ROLLBACK, one.physical)
+    assert len(data) >= record.size, f"filler: {len(data)} bytes for {record.size}"
+    filler = decode_message(data)
+    actual = (filler.topic, filler.queue_id, filler.queue_offset, filler.flag,
+              filler.reconsume_times, filler.sys_flag, filler.physical_offset)  # fmt: skip
+    expected = ("!", 0, 0, 0, 0, TRANSACTION_ROLLBACK, record.physical)
     assert actual == expected, f"filler: {actual}, expected {expected}"
-    assert one.put.body[:2] in data, "filler: the damaged bytes are not kept"
+    assert record.put.body[:2] in data, "filler: the damaged bytes are not kept"
     return run.digest
 
 
-def _cut(at_rest: AtRest, bad: DiskImage, one: Kept) -> str:
-    config = replace(at_rest.config, accept_cut_at=one.physical)
+def _cut(at_rest: AtRest, bad: DiskImage, record: Kept) -> str:
+    config = replace(at_rest.config, accept_cut_at=record.physical)
     model = at_rest.model.copy()
-    count, end = sum(kept.physical >= one.physical for kept in model.kept), model.written
-    _end_at(model, one)
+    end = model.written
+    count = sum(later.physical >= record.physical for later in model.kept)
+    _end_at(model, record)
 
     async def look(store: MessageStore) -> None:
         await check_answers(store, model)
         text = store.runtime_info()["acceptedCuts"]
         offset, former_end, most, _ = map(int, text.split(":"))
-        assert (offset, former_end) == (one.physical, end), f"cut: {text}"
-        assert count <= most <= (end - one.physical) // RECORD_MIN, f"cut: {text}, {count} records"
+        assert (offset, former_end) == (record.physical, end), f"cut: {text}"
+        assert count <= most <= (end - record.physical) // RECORD_MIN, (
+            f"cut: {text}, {count} records"
+        )
 
     run = at_rest.start(look, image=bad, config=config)
-    kept = any("rocketbed.cut" in path for path in run.image.paths())
-    assert kept, "cut: the removed bytes are not kept"
+    is_saved = any("rocketbed.cut" in path for path in run.image.paths())
+    assert is_saved, "cut: the removed bytes are not kept"
     check_directory(run.image)
-    # The order holds for one start; the next one knows what it did, even after a kill.
+    # The order holds for record start; the next record knows what it did, even after a kill.
     killed = run_alone(serve, config, image=bad)
-    again = at_rest.start(partial(check_answers, model=model), image=killed.image)
-    return run.digest + again.digest
+    restarted = at_rest.start(partial(check_answers, model=model), image=killed.image)
+    return run.digest + restarted.digest
 
 
-def _check_refused(bad: DiskImage, config: StoreConfig, one: Kept) -> None:
+def _check_refused(bad: DiskImage, config: StoreConfig, record: Kept) -> None:
     try:
         run_alone(serve, config, image=bad)
     except DamagedLog as exc:
-        assert exc.offset == one.physical, f"refusal: {exc.offset}, expected {one.physical}"
+        assert exc.offset == record.physical, f"refusal: {exc.offset}, expected {record.physical}"
     else:
-        raise AssertionError(f"silence: a hole at {one.physical}, and the store started")
+        raise AssertionError(f"silence: a hole at {record.physical}, and the store started")

@@ -1,4 +1,4 @@
-"""What a store has to hold and to answer, kept beside it: of each record what was put.
+"""Expected contents of a store: for each record of its log what was put.
 
 The model lives outside the simulated process, so it knows what was written, flushed and under way
 when the end came. It reads bytes of the log by the format alone (docs/reference/formats.md),
@@ -96,19 +96,21 @@ class Model:
 
     def expect(self, puts: Sequence[Put], chunks: Sequence[tuple[int, bytes]]) -> list[Kept]:
         """The records of a run that is about to be written."""
-        found = [at for start, data in chunks for at in _records(start, data)]
-        assert len(found) == len(puts), f"append: {len(found)} records of {len(puts)} messages"
+        records = [at for start, data in chunks for at in _records(start, data)]
+        assert len(records) == len(puts), f"append: {len(records)} records of {len(puts)} messages"
         position, kept = self.written, []
         ends = dict(self.ends)
-        for put, (at, data) in zip(puts, found, strict=True):
+        for put, (at, data) in zip(puts, records, strict=True):
             at_start = at % self.segment == 0 and position <= at < position + self.segment
             assert at == position or at_start, f"append: a record at {at} behind {position}"
             offset, physical = _PLACE.unpack_from(data, _PLACE_AT)
-            want = ends.get((put.topic, put.queue), 0)
-            want = offset if put.topic in self.doubtful else want
+            expected = ends.get((put.topic, put.queue), 0)
+            expected = offset if put.topic in self.doubtful else expected
             begins_anew = offset == 0 and (put.topic, put.queue) in self.emptied
-            want = 0 if begins_anew and put.topic in self.batches else want
-            assert offset == want, f"append: {put.topic}/{put.queue} {offset} where {want} is next"
+            expected = 0 if begins_anew and put.topic in self.batches else expected
+            assert offset == expected, (
+                f"append: {put.topic}/{put.queue} {offset} where {expected} is next"
+            )
             assert physical == at, f"append: a record at {at} says {physical}"
             for part in (put.body, put.topic.encode(), put.properties):
                 assert part in data, f"append: the record at {at} lacks {part[:20]!r}"
@@ -121,11 +123,11 @@ class Model:
     def wrote(self) -> None:
         """The write that was pending has returned."""
         self.kept += self.pending
-        for one in self.pending:
-            if one.offset == 0 and one.place in self.emptied:
-                self.begun[one.place] = one.physical
-            self.emptied.discard(one.place)
-            self.ends[one.place] = one.offset + one.put.count
+        for record in self.pending:
+            if record.offset == 0 and record.place in self.emptied:
+                self.begun[record.place] = record.physical
+            self.emptied.discard(record.place)
+            self.ends[record.place] = record.offset + record.put.count
         self.written = self.pending[-1].end
         self.pending = []
 
@@ -136,9 +138,9 @@ class Model:
 
     def was_cut(self) -> None:
         assert self.cutting is not None
-        had = {one.place for one in self.kept if one.physical not in self.hidden}
+        queues = {record.place for record in self.kept if record.physical not in self.hidden}
         self._end_at(self.cutting)
-        self.emptied |= had - {one.place for one in self.kept}
+        self.emptied |= queues - {record.place for record in self.kept}
         self.cutting = None
 
     def was_deleted(self) -> None:
@@ -151,8 +153,8 @@ class Model:
 
     def expired(self, low: int) -> None:
         """Files below an offset are gone."""
-        self.retired += [one for one in self.kept if one.physical < low]
-        self.kept = [one for one in self.kept if one.physical >= low]
+        self.retired += [record for record in self.kept if record.physical < low]
+        self.kept = [record for record in self.kept if record.physical >= low]
 
     def recovered(self, low: int, end: int, log: bytes, *, power: bool) -> None:
         """Compare what a start found with what had to be there, and go on from it.
@@ -164,23 +166,25 @@ class Model:
             floor = min(floor, self.cutting)
         assert end >= floor, f"loss: the log ends at {end}, {floor} was promised"
         assert not log[end - low :].strip(b"\0"), "log: bytes behind the end"
-        possible = {one.physical: one for one in (*self.retired, *self.kept, *self.pending)}
-        found = []
+        possible = {
+            record.physical: record for record in (*self.retired, *self.kept, *self.pending)
+        }
+        records = []
         for at, data in _records(low, log[: end - low]):
-            one = possible.get(at)
-            assert one is not None and one.data == data, f"log: another record at {at}"
-            assert one is not None
-            found.append(one)
-        have = {one.physical for one in found}
-        for one in self.kept:
-            if low <= one.physical and one.end <= min(floor, end):
-                assert one.physical in have, f"loss: the record at {one.physical} is gone"
+            record = possible.get(at)
+            assert record is not None and record.data == data, f"log: another record at {at}"
+            assert record is not None
+            records.append(record)
+        offsets = {record.physical for record in records}
+        for record in self.kept:
+            if low <= record.physical and record.end <= min(floor, end):
+                assert record.physical in offsets, f"loss: the record at {record.physical} is gone"
         # A file whose name was lost with the power, with what nobody had flushed: its queues may go
         # on behind that, or begin anew.
-        gone = [one for one in self.kept if one.physical < low]
-        self.doubtful |= {one.put.topic for one in gone if power and one.end > floor}
-        self.retired += gone
-        self.kept, self.pending = found, []
+        lost = [record for record in self.kept if record.physical < low]
+        self.doubtful |= {record.put.topic for record in lost if power and record.end > floor}
+        self.retired += lost
+        self.kept, self.pending = records, []
         if self.deleting:
             self.doubtful.add(self.deleting)
             self.deleting = ""
@@ -189,24 +193,26 @@ class Model:
 
     def _end_at(self, end: int) -> None:
         """Nothing at or behind `end` was ever put, for all that the log says."""
-        self.kept = [one for one in self.kept if one.physical < end]
+        self.kept = [record for record in self.kept if record.physical < end]
         self.written, self.flushed = end, min(self.flushed, end)
         self.hidden = {physical for physical in self.hidden if physical < end}
         self.begun = {place: at for place, at in self.begun.items() if at < end}
         ends: dict[tuple[str, int], int] = {}
-        for one in (*self.retired, *self.kept):
-            is_old = one.physical < self.begun.get(one.place, 0)
-            if one.physical not in self.hidden and not is_old:
-                ends[one.place] = max(ends.get(one.place, 0), one.offset + one.put.count)
+        for record in (*self.retired, *self.kept):
+            is_old = record.physical < self.begun.get(record.place, 0)
+            if record.physical not in self.hidden and not is_old:
+                ends[record.place] = max(
+                    ends.get(record.place, 0), record.offset + record.put.count
+                )
         self.ends = ends
 
     def queues(self) -> dict[tuple[str, int], list[Kept]]:
         """What each queue gives, in its order."""
-        found: dict[tuple[str, int], list[Kept]] = {}
-        for one in self.kept:
-            if one.physical not in self.hidden and one.put.topic not in self.doubtful:
-                found.setdefault(one.place, []).append(one)
-        return found
+        records: dict[tuple[str, int], list[Kept]] = {}
+        for record in self.kept:
+            if record.physical not in self.hidden and record.put.topic not in self.doubtful:
+                records.setdefault(record.place, []).append(record)
+        return records
 
 
 def longer_by(data: bytes, hosts: int = BORN_IPV6 | STORE_IPV6) -> int:

@@ -1,8 +1,7 @@
-"""What is on disk at each moment of a store's work that says so: at its marks, and once it is
-closed.
+"""Files that are synced at each mark of a store's work, and once it is closed.
 
-A power cut that happens to come between two steps shows a wrong order of them now and then; to look
-at what one would leave, at each mark, shows it always.
+A power cut between two steps shows a wrong order of them now and then; to look at what one would
+leave, at each mark, shows it always.
 """
 
 import json
@@ -86,12 +85,12 @@ async def _main(
 
 
 def _look(disk: Any, mark: str, model: Model, *, killed: bool) -> None:
-    """At a mark; `killed`: what the life before had not brought to disk is in the cache still."""
+    """At a mark; `killed`: what the life before had not synced is still in the cache."""
     on_disk, gone = ON_DISK.get(mark), GONE.get(mark)
     if mark == RAISED and _raised_to(disk) == model.written:
         on_disk = ALL  # nothing came meanwhile
     if mark in CUT and model.cutting is not None:
-        on_disk = ALL  # no start's, which goes on with queues and index
+        on_disk = ALL  # not that of a start, which continues with queues and index
     elif mark in CUT and killed:
         on_disk = OWN[:1]
     if on_disk is None:
@@ -99,8 +98,8 @@ def _look(disk: Any, mark: str, model: Model, *, killed: bool) -> None:
     loss = Loss(disk)
     if mark == RENAMED:
         path = f"{ROOT}/rocketbed.flushed"
-        known = int.from_bytes(loss.left.contents(path)[:8]) if path in loss.left.paths() else 0
-        assert known >= _raised_to(disk), f"durable: {mark}: F is {known} on disk"
+        flushed = int.from_bytes(loss.left.contents(path)[:8]) if path in loss.left.paths() else 0
+        assert flushed >= _raised_to(disk), f"durable: {mark}: F is {flushed} on disk"
     behind = [path for path in loss.behind if on_disk and path.startswith(_below(on_disk))]
     assert not behind, f"durable: {mark}: {behind} are not on disk"
     back = [path for path in loss.back if gone and path.startswith(_below(gone))]

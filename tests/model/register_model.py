@@ -13,7 +13,7 @@ from rocketbed.replication.entry import GroupEntry, Policy, Replica
 from rocketbed.replication.errors import ChangeRefused, Superseded
 from rocketbed.replication.register.form import loaded
 from rocketbed.wire.command import Command, RequestCode
-from rocketbed.wire.encoding.fields import Header
+from rocketbed.wire.headers_failover import AlterInSyncRequest, HandOverRequest
 from tests.support.peers.replica import GROUP, ScriptedReplica
 from tests.support.sim.scripted_group import (
     DONE,
@@ -54,7 +54,7 @@ class Register:
         self.positions: dict[int, tuple[int, int]] = {}
         """End of each log as far as the controller was told."""
         self.requests = 0
-        self.latest: tuple[RequestCode, Header] | None = None
+        self.latest: tuple[RequestCode, AlterInSyncRequest | HandOverRequest] | None = None
         """Newest change that was made."""
         self.is_waiting = False
         """True while a new controller waits for beats and elects no leader."""

@@ -20,13 +20,13 @@ class Script:
 
     def play(self, host: str, main: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run it to its end. Raises `AssertionError`, the first that it raises."""
-        found: list[AssertionError] = []
+        errors: list[AssertionError] = []
 
         async def whole(world: World) -> None:
             try:
                 await main(world, *arguments)
             except* AssertionError as group:
-                found.append(_first(group))
+                errors.append(_first(group))
 
         self._host = host
         process = self.simulation.start(host, whole)
@@ -37,8 +37,8 @@ class Script:
                 errand()
                 process.call(self._is_run.set)
         process.value()
-        if found:
-            raise found[0]
+        if errors:
+            raise errors[0]
 
     async def outside(self, errand: Callable[[], None]) -> None:
         """Something that happens to the simulation, between two events of it."""
@@ -48,18 +48,18 @@ class Script:
 
 
 async def wait_until(
-    holds: Callable[[], bool], what: str, seconds: float, pause_s: float, judge: Callable[[], None]
+    holds: Callable[[], bool], event: str, seconds: float, pause_s: float, judge: Callable[[], None]
 ) -> None:
     """Raises `AssertionError` when it does not hold in time, or what `judge` raises meanwhile."""
     end = trio.current_time() + seconds
     while not holds():
         judge()
-        assert trio.current_time() < end, f"wait: not within {seconds} s: {what}"
+        assert trio.current_time() < end, f"wait: not within {seconds} s: {event}"
         await trio.sleep(pause_s)
 
 
 def _first(group: BaseExceptionGroup[Any]) -> AssertionError:
-    """Of what a nursery has gathered."""
+    """Return the first error that a nursery gathered."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -19,6 +19,7 @@ from rocketbed.world.api import World
 from tests.model.alone import ensure_reasons
 from tests.model.broker import Peer
 from tests.model.store import HOST
+from tests.support.peers.logs import read_log
 
 PORT: Final = 10911
 HA_PORT: Final = PORT + 1
@@ -107,12 +108,12 @@ class Stage:
         assert not process.disk.open_files, f"closed: {process.disk.open_files} files are open"
         return self.simulation.host(name).image
 
-    def until(self, holds: Callable[[], bool], what: str, seconds: float = 30) -> None:
+    def until(self, holds: Callable[[], bool], event: str, seconds: float = 30) -> None:
         """Go on until it holds."""
         try:
             self.simulation.run(seconds, until=holds)
         except SimulationError as exc:
-            raise AssertionError(f"wait: not within {seconds} s: {what}") from exc
+            raise AssertionError(f"wait: not within {seconds} s: {event}") from exc
 
     def peer(self, main: Callable[[World], Awaitable[Any]]) -> Any:
         """Run a program on a host of its own to its end; what it returned."""
@@ -132,27 +133,27 @@ class Stage:
                 except AssertionError as exc:
                     return exc  # raised outside, since a nursery would wrap it in a group
 
-        found = self.peer(main)
-        if isinstance(found, AssertionError):
-            raise found
-        return found
+        result = self.peer(main)
+        if isinstance(result, AssertionError):
+            raise result
+        return result
 
-    def ready(self, name: str, code: int, says: str) -> None:
-        """What a node answers to `rocketbed health`."""
+    def ready(self, name: str, code: int, text: str) -> None:
+        """Check the answer of a node to `rocketbed health`."""
         answer = self.ask(name, lambda peer: peer.ask(RequestCode.RB_READINESS, {}, code))
-        assert says in (answer.remark or ""), f"readiness: {answer.remark!r} for {says!r}"
+        assert text in (answer.remark or ""), f"readiness: {answer.remark!r} for {text!r}"
 
     def fill(self, name: str, count: int, random: Random) -> None:
         """Put messages into a node's store."""
         self.simulation.process(name).call(fill, self.nodes[name].store, count, random)
 
     def log(self, name: str) -> tuple[int, bytes]:
-        """Where a node's log begins, and its bytes."""
+        """Return the first offset of a node's log, and its bytes."""
         log = self.nodes[name].store.log
         return self.simulation.process(name).call(read_log, log)
 
     def told(self, name: str, event: str) -> list[dict[str, object]]:
-        """What a node logged under this name."""
+        """Return the log lines of a node with this name."""
         return [
             line.fields for line in self.simulation.log if (line.node, line.event) == (name, event)
         ]
@@ -167,21 +168,3 @@ def fill(store: MessageStore, count: int, random: Random) -> None:
             born_host=HOST,
         )  # fmt: skip
         store.commit(run)
-
-
-def read_log(log: Any) -> tuple[int, bytes]:
-    low, data, piece = log.min_offset, b"", b"-"
-    while piece and low + len(data) < log.written.value:  # less while the log is cut
-        at = low + len(data)
-        piece = log.read(at, min(log.written.value - at, SEGMENT - at % SEGMENT))
-        data += piece
-    return low, data
-
-
-def ends_of(data: bytes, low: int = 0) -> list[int]:
-    """Where the records of these bytes end, those that end files too, by their sizes alone."""
-    at, found = 0, []
-    while at < len(data):
-        at += int.from_bytes(data[at : at + 4], "big")
-        found.append(low + at)
-    return found

@@ -31,7 +31,7 @@ async def test_refuses_a_welcome_that_cannot_be(node: FollowingNode) -> None:
 
 @follows()
 async def test_copies_pieces_of_any_size(node: FollowingNode) -> None:
-    """It knows that its log is confirmed as far as it has it."""
+    """The follower is told which part of its log is confirmed."""
     ends = record_ends(node.leader.log)
     await node.follow()
     for at in (node.diverged_at - 3, node.diverged_at, node.diverged_at + 40):

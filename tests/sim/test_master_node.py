@@ -65,7 +65,7 @@ def test_a_fetch_fails_with_the_reason(serves: bool, start: int, reason: str) ->
 def test_takes_a_limited_number_of_connections(
     settings: dict[str, int], descriptors: int, limits: tuple[int, int, int]
 ) -> None:
-    """One beyond the limit is closed, itself or the longest idle one; a free place is taken."""
+    """The longest idle connection or a new one is closed; a free place can be taken."""
     with Stage("limits") as stage:
         stage.node("master", settings, descriptors=descriptors)
         for port, limit in zip((PORT, PORT - 2, HA_PORT), limits, strict=True):

@@ -42,7 +42,7 @@ MASTERS: Final[dict[str, tuple[dict[str, Any], slice, int]]] = {
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("name", MASTERS)
 def test_an_empty_slave_copies_a_growing_log(name: str, flush: str) -> None:
-    """Its connection is lost inside a record, and later it is killed."""
+    """A connection is lost inside a record, and later the slave is killed."""
     whole, (options, part, first) = whole_log(), MASTERS[name]
     master = ScriptedMaster(whole[part], **options)
     settings = {**AS_SLAVE, "flushDiskType": flush}

@@ -34,16 +34,16 @@ def rocketmq(physic_ms: int | None = None, logics_ms: int | None = None) -> Chan
     return change
 
 
-def unit_of(one: Kept) -> tuple[str, int, int]:
+def unit_of(record: Kept) -> tuple[str, int, int]:
     """Return file, offset and size of a record's unit."""
-    image, width = stopped_twice()[0].image, BATCH_UNIT if one.put.topic in BATCHES else UNIT
+    image, width = stopped_twice()[0].image, BATCH_UNIT if record.put.topic in BATCHES else UNIT
     for path in image.paths():
-        if f"consumequeue/{one.put.topic}/{one.put.queue}/" in path:
+        if f"consumequeue/{record.put.topic}/{record.put.queue}/" in path:
             data = image.contents(path)
             for at in range(0, len(data), width):
-                if struct.unpack_from(">qi", data, at) == (one.physical, one.size):
+                if struct.unpack_from(">qi", data, at) == (record.physical, record.size):
                     return path, at, width
-    raise AssertionError(one)
+    raise AssertionError(record)
 
 
 def without_last_unit(disk: SimDisk) -> None:
@@ -57,8 +57,10 @@ def flip_unit(offset: int, bits: int) -> Change:
 
     def change(disk: SimDisk) -> None:
         queues = stopped_twice()[0].model.queues()
-        kept = next(kept for place, kept in sorted(queues.items()) if place[0] not in BATCHES)
-        path, at, _ = unit_of(kept[-1])
+        records = next(
+            records for place, records in sorted(queues.items()) if place[0] not in BATCHES
+        )
+        path, at, _ = unit_of(records[-1])
 
         def edit(data: bytearray) -> None:
             data[at + offset] ^= bits

@@ -123,8 +123,8 @@ def test_an_index_that_was_switched_off_is_rebuilt() -> None:
     off = replace(at_rest.config, index_enabled=False)
     image = at_rest.start(put, config=off).image
     image = run_alone(partial(serve, stops=True), off, image=image).image
-    taken = look_at(model, lambda report: _is(report.took_over, True))
-    check_directory(at_rest.start(taken, image=image).image)
+    look = look_at(model, lambda report: _is(report.took_over, True))
+    check_directory(at_rest.start(look, image=image).image)
 
 
 def _is(actual: object, expected: object) -> None:
@@ -148,7 +148,7 @@ def test_a_log_without_its_first_file_starts_by_order() -> None:
     size, model = at_rest.config.segment_size, at_rest.model.copy()
     first = model.kept[0].physical // size * size
     low = first + size
-    model.kept = [one for one in model.kept if one.physical >= low]
+    model.kept = [record for record in model.kept if record.physical >= low]
     image = edited(at_rest.image, remove(at_rest.place(first)[0]))
     text = f"at offset {low}, but retention had kept everything from {first}: {size} bytes"
     for order in (-1, low + size):
@@ -179,41 +179,41 @@ def test_a_record_with_a_lost_sector_is_cut_off() -> None:
         return copy
 
     assert start(at_rest.image).written == model.written
-    crossing = [one for one in model.kept if crosses_sector(one)]
-    one = crossing[len(crossing) // 2]
-    path, at = at_rest.place(one.physical)
-    sector = (at + one.size - 1) // SECTOR * SECTOR
+    crossing = [record for record in model.kept if crosses_sector(record)]
+    record = crossing[len(crossing) // 2]
+    path, at = at_rest.place(record.physical)
+    sector = (at + record.size - 1) // SECTOR * SECTOR
 
     def lose(disk: SimDisk) -> None:
         data = disk.contents(path)
         disk.replace_contents(path, data[:sector] + bytes(len(data) - sector))
-        for other in disk.image().paths():
-            if other.startswith(f"{ROOT}/commitlog/") and other > path:
-                disk.remove_name(other)
+        for later in disk.image().paths():
+            if later.startswith(f"{ROOT}/commitlog/") and later > path:
+                disk.remove_name(later)
 
-    assert start(edited(at_rest.image, lose)).written <= one.physical
+    assert start(edited(at_rest.image, lose)).written <= record.physical
 
 
-def crosses_sector(one: Kept) -> bool:
+def crosses_sector(record: Kept) -> bool:
     """True if a sector begins within the record's properties."""
-    sector = (one.end - 1) // SECTOR * SECTOR
-    return one.end - len(one.put.properties) < sector < one.end - 1
+    sector = (record.end - 1) // SECTOR * SECTOR
+    return record.end - len(record.put.properties) < sector < record.end - 1
 
 
 def test_files_after_a_lost_one_are_kept_aside() -> None:
     """Those that hold messages are; an empty one is not."""
     at_rest = filled("missing", COUNT, is_flushed=False, **UNFLUSHED, segment_size=2048)
     size, model = at_rest.config.segment_size, at_rest.model
-    files = sorted({one.physical // size * size for one in model.kept})
+    files = sorted({record.physical // size * size for record in model.kept})
     lost = files[len(files) // 2]
     bad = edited(at_rest.image, every(
         remove(at_rest.place(lost)[0]), write(at_rest.place(files[-1] + size)[0], bytes(size))
     ))  # fmt: skip
-    model.kept = [one for one in model.kept if one.physical < lost]
+    model.kept = [record for record in model.kept if record.physical < lost]
     model.written = lost  # with the filler before it
     look = look_at(
         model, lambda r: _is("does not reach the messages" in " ".join(r.findings), True)
     )
     image = at_rest.start(look, image=bad, boots=2).image
-    kept = {image.contents(path) for path in image.paths() if "/rocketbed.cut/" in path}
-    assert kept == {bad.contents(at_rest.place(at)[0]) for at in files if at > lost}
+    saved = {image.contents(path) for path in image.paths() if "/rocketbed.cut/" in path}
+    assert saved == {bad.contents(at_rest.place(at)[0]) for at in files if at > lost}

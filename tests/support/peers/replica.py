@@ -111,7 +111,7 @@ class ScriptedReplica:
         return await self.ask(RequestCode.RB_BEAT, header)
 
     async def register(self, **changes: Any) -> Command:
-        """Request registration, as it is or with other fields."""
+        """Request registration, by default with its own fields."""
         values: dict[str, Any] = {
             "group": GROUP, "replica": self.number, "uuid": self.uuid,
             "incarnation": self.incarnation, "address": self.addresses[0],

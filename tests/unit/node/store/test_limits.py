@@ -114,11 +114,11 @@ def test_a_record_may_fill_a_file_but_for_its_end_mark() -> None:
             )
 
         assert add(0) is None
-        rest = size - END_MARK - store.max_offset
-        assert add(rest) is None
+        remaining = size - END_MARK - store.max_offset
+        assert add(remaining) is None
         assert store.max_offset == 2 * size - END_MARK
-        assert add(rest + 1) is not None
-        assert add(rest) is None
+        assert add(remaining + 1) is not None
+        assert add(remaining) is None
 
     with_store(put, replace(SMALL, max_message_size=4 << 20))
 
@@ -131,8 +131,10 @@ def test_a_batch_goes_to_the_next_file_if_it_does_not_fit() -> None:
         for length, accepted in ((most, True), (most + 1, False), (most - 400, True), (400, True)):
             probe, before = store.begin(), store.max_offset
             probe.add_batch("A", 0, [BatchItem(b"", 0, b"")] * 2, **BORN)
-            rest = length - sum(map(len, probe.chunks[-1][1]))
-            items = [BatchItem(bytes(n), 0, b"") for n in (rest // 2, rest - rest // 2)]
+            remaining = length - sum(map(len, probe.chunks[-1][1]))
+            items = [
+                BatchItem(bytes(n), 0, b"") for n in (remaining // 2, remaining - remaining // 2)
+            ]
             status = is_accepted(
                 store,
                 store.begin(),

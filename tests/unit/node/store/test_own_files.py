@@ -50,10 +50,10 @@ async def test_a_mark_is_synced_when_it_is_stored(world: World, disk: Any) -> No
         await marks.store(mark)
         ensure_durable(world, "a mark")
         assert disk.contents(MARK) == encode_mark(mark)
-        again = marks_of(world)
-        assert again.load() == mark == again.mark == marks.mark
+        reopened = marks_of(world)
+        assert reopened.load() == mark == reopened.mark == marks.mark
         await marks.update(resend_to=number)
-        assert again.load() == marks.mark == replace(mark, resend_to=number)
+        assert reopened.load() == marks.mark == replace(mark, resend_to=number)
     assert mark.deleted_below(10) == {"T": 9, "U": 10}
     assert marks_of(world).mark == Mark(store_id="", offset=0)
 
