@@ -1,8 +1,8 @@
-"""Three nodes of a group with failover and the clients of `groups`, with a controller by hand: one
-node after the other leads, and all that was answered holds at the next one.
+"""Three nodes with failover and the clients of `groups`, under a scripted controller: one node
+after the other leads, and all that was answered holds at the next one.
 
-What a leader had put into its log, and nobody has confirmed, may be there or not: once, at its own
-queue offset, and the same for everybody.
+Records that a former leader wrote and never confirmed may be lost, or appear once, at their own
+queue offset, and the same at every node.
 """
 
 from collections.abc import Callable
@@ -98,15 +98,15 @@ class Led(Acts):
             await self._locks_end()
 
     async def _locks_end(self) -> None:
-        """Nobody renews them: they are forgotten everywhere."""
+        """Locks that are not renewed are forgotten everywhere."""
         name, peer = await self.somebody()
         place = (GROUPS[0], *self.queue())
         self.model.locks.clear()
         await peer.ask(Code.LOCK_BATCH_MQ, {}, 0, queues_of(name, place[0], {place}))
         await trio.sleep(LOCK_S + SCAN_S)
         for number in NUMBERS:
-            told = self._tables(number)["locks"]
-            assert not told, f"locks: {number} has {told}, which have ended"
+            actual = self._tables(number)["locks"]
+            assert not actual, f"locks: {number} has {actual}, which have ended"
 
     # --- the nodes
 
@@ -120,8 +120,8 @@ class Led(Acts):
     def _node(self, number: int) -> Node | None:
         return self.stage.nodes.get(_name(number))
 
-    async def _until(self, holds: Callable[[], bool], what: str) -> None:
-        await wait_until(holds, what, 30, 0.02, lambda: None)
+    async def _until(self, holds: Callable[[], bool], case: str) -> None:
+        await wait_until(holds, case, 30, 0.02, lambda: None)
 
     async def _settled(self) -> None:
         """The leader serves, and all are in sync."""
@@ -219,16 +219,16 @@ class Led(Acts):
         peer = await self.peer("operator")
         for topic, count in QUEUES.items():
             for queue in range(count):
-                known = self.model.sent.setdefault((topic, queue), [])
-                left = {
+                messages = self.model.sent.setdefault((topic, queue), [])
+                remaining = {
                     one.body: one for one in pending if (one.topic, one.queue) == (topic, queue)
                 }
-                for message in await all_of(peer, topic, queue, len(known)):
+                for message in await all_of(peer, topic, queue, len(messages)):
                     body = message.body
-                    assert body in left, f"sent: {topic}/{queue} has {body!r} at its end"
-                    del left[body]
-                    known.append((body, TAG))
-                lost = [body for body, one in left.items() if one.is_answered]
+                    assert body in remaining, f"sent: {topic}/{queue} has {body!r} at its end"
+                    del remaining[body]
+                    messages.append((body, TAG))
+                lost = [body for body, one in remaining.items() if one.is_answered]
                 assert not lost, f"lost: {topic}/{queue}: {lost}"
 
     # --- the tables
@@ -245,12 +245,12 @@ class Led(Acts):
 
     def _same_tables(self) -> None:
         """Followers have what their leader has."""
-        told = {number: self._tables(number) for number in NUMBERS}
-        for number, tables in told.items():
+        actual = {number: self._tables(number) for number in NUMBERS}
+        for number, tables in actual.items():
             for kind, rows in tables.items():
-                want = told[self.leader][kind]
-                what = f"{kind} of {number}, led by {self.leader}"
-                assert rows == want, f"tables: {what}: {rows} for {want}"
+                expected = actual[self.leader][kind]
+                case = f"{kind} of {number}, led by {self.leader}"
+                assert rows == expected, f"tables: {case}: {rows} for {expected}"
 
     def _tables(self, number: int) -> dict[str, Any]:
         node = self._node(number)
@@ -304,9 +304,9 @@ class Pending:
 
     async def send(self, peer: Peer) -> None:
         assert peer.connection is not None
-        asked: Command = peer.send_request(
+        header: Command = peer.send_request(
             b=self.topic, e=self.queue, body=self.body, properties={"TAGS": TAG}
         )
         with suppress(RemotingError):
-            found = await peer.connection.request(asked, timeout_s=5)
-            self.is_answered = found.code == ResponseCode.SUCCESS
+            response = await peer.connection.request(header, timeout_s=5)
+            self.is_answered = response.code == ResponseCode.SUCCESS

@@ -64,7 +64,7 @@ class Model:
     batches: Sequence[str] = ("C",)
     """Topics with batch queues."""
     kept: list[Kept] = field(default_factory=list)
-    """What is in the log, in its order."""
+    """Records in the log, in its order."""
     pending: list[Kept] = field(default_factory=list)
     """Records of a write that has not returned."""
     retired: list[Kept] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Model:
     begun: dict[tuple[str, int], int] = field(default_factory=dict)
     """Physical offset of the first record of those that did."""
     doubtful: set[str] = field(default_factory=set)
-    """Topics whose deletion was interrupted, or that lost what nobody had flushed: both may be."""
+    """Topics whose deletion was interrupted, or that lost unflushed records: either is right."""
     written: int = 0
     flushed: int = 0
     """End of what a flush that returned had covered."""
@@ -88,14 +88,14 @@ class Model:
     """Topic of a deletion that has not returned."""
     opened: bool = False
     closed: bool | None = False
-    """Whether a clean stop has returned; None: and then a start ended before its time."""
+    """True if a clean stop has returned; None if a start was interrupted after it."""
 
     def copy(self) -> "Model":
-        """Another one that holds the same."""
+        """Return a deep copy."""
         return copy.deepcopy(self)
 
     def expect(self, puts: Sequence[Put], chunks: Sequence[tuple[int, bytes]]) -> list[Kept]:
-        """The records of a run that is about to be written."""
+        """Return the records of a run that is about to be written."""
         records = [at for start, data in chunks for at in _records(start, data)]
         assert len(records) == len(puts), f"append: {len(records)} records of {len(puts)} messages"
         position, kept = self.written, []
@@ -132,7 +132,7 @@ class Model:
         self.pending = []
 
     def cut(self, count: int) -> int:
-        """Where the log ends when its last records are cut off."""
+        """Return the end of the log without its last records."""
         self.cutting = self.kept[-count].physical
         return self.cutting
 
@@ -179,7 +179,7 @@ class Model:
         for record in self.kept:
             if low <= record.physical and record.end <= min(floor, end):
                 assert record.physical in offsets, f"loss: the record at {record.physical} is gone"
-        # A file whose name was lost with the power, with what nobody had flushed: its queues may go
+        # A file whose name was lost with the power, with unflushed records: its queues may go
         # on behind that, or begin anew.
         lost = [record for record in self.kept if record.physical < low]
         self.doubtful |= {record.put.topic for record in lost if power and record.end > floor}
@@ -207,7 +207,7 @@ class Model:
         self.ends = ends
 
     def queues(self) -> dict[tuple[str, int], list[Kept]]:
-        """What each queue gives, in its order."""
+        """Return the records of each queue, in its order."""
         records: dict[tuple[str, int], list[Kept]] = {}
         for record in self.kept:
             if record.physical not in self.hidden and record.put.topic not in self.doubtful:

@@ -86,7 +86,7 @@ async def _main(
 
 def _look(disk: Any, mark: str, model: Model, *, killed: bool) -> None:
     """At a mark; `killed`: what the life before had not synced is still in the cache."""
-    on_disk, gone = ON_DISK.get(mark), GONE.get(mark)
+    on_disk, removed = ON_DISK.get(mark), GONE.get(mark)
     if mark == RAISED and _raised_to(disk) == model.written:
         on_disk = ALL  # nothing came meanwhile
     if mark in CUT and model.cutting is not None:
@@ -100,9 +100,9 @@ def _look(disk: Any, mark: str, model: Model, *, killed: bool) -> None:
         path = f"{ROOT}/rocketbed.flushed"
         flushed = int.from_bytes(loss.left.contents(path)[:8]) if path in loss.left.paths() else 0
         assert flushed >= _raised_to(disk), f"durable: {mark}: F is {flushed} on disk"
-    behind = [path for path in loss.behind if on_disk and path.startswith(_below(on_disk))]
-    assert not behind, f"durable: {mark}: {behind} are not on disk"
-    back = [path for path in loss.back if gone and path.startswith(_below(gone))]
+    unsynced = [path for path in loss.behind if on_disk and path.startswith(_below(on_disk))]
+    assert not unsynced, f"durable: {mark}: {unsynced} are not on disk"
+    back = [path for path in loss.back if removed and path.startswith(_below(removed))]
     assert not back, f"durable: {mark}: {back} would be back"
 
 

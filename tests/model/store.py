@@ -1,10 +1,10 @@
-"""One life of a store beside a model: drawn writes, cuts, deletions and expiry, all compared.
+"""A life of a store beside a model: drawn writes, cuts, deletions and expiry, all compared.
 
 Small files, so that every kind of file rolls; plain and batch topics, with and without tags, keys
 and IPv6 hosts. `lives` strings lives together, `at_rest` changes the disk in between.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -20,62 +20,26 @@ from rocketbed.wire.message import BatchItem
 from rocketbed.world.api import World
 from tests.model.answers import ask
 from tests.model.model import Model, Put
+from tests.model.store_settings import (
+    BATCHES,
+    FEW_DESCRIPTORS,
+    FLUSHED_S,
+    HOST,
+    MARKED_S,
+    RESERVED_MS,
+    ROOT,
+    Topics,
+    settings,
+)
 
-ROOT: Final = "/store"
-HOST: Final = b"\x7f\0\0\1\0\0\x2a\x9f"
+__all__ = ["BATCHES", "HOST", "ROOT", "Life", "Topics", "ensure_closed", "settings"]
 HOSTS: Final = (HOST, bytes(15) + b"\1\0\0\x2a\x9f")
 """An IPv4 and an IPv6 host."""
 FOREIGN_CRC: Final = b"__CRC32#\x01123\x02"
 """A property that only the store writes."""
-BATCHES: Final = ("C",)
-"""Topics with batch queues."""
 TAGS: Final = ("", "red", "violet")
-RESERVED_MS: Final = 20_000
-FEW_DESCRIPTORS: Final = 20
-"""With these the store keeps eight files open."""
-FLUSHED_S: Final = 1.2
-"""A change, however small, is synced within this: a bit more than two thorough intervals."""
-MARKED_S: Final = 0.8
 EXPIRED_S: Final = 12.0
 """Longer than the twenty rounds of an order to delete expired files."""
-
-
-class Topics:
-    """A topic table in which every topic exists."""
-
-    def exists(self, topic: str) -> bool | None:
-        return True
-
-    def is_batch_queue(self, topic: str) -> bool:
-        return topic in BATCHES
-
-    def remarks(self, queues: Iterable[tuple[str, int, bool]]) -> list[str]:
-        return []
-
-
-def settings(random: Random, **changes: Any) -> StoreConfig:
-    """Return settings with files that hold a few messages."""
-    values: dict[str, Any] = {
-        "root": ROOT,
-        "segment_size": random.choice((2048, 4096)),
-        "queue_segment_size": 160,
-        "batch_queue_segment_size": 92,
-        "index_slots": 7,
-        "index_entries": random.choice((24, 60)),
-        "sync_flush": random.random() < 0.5,
-        "flush_interval_ms": 50,
-        "flush_thorough_interval_ms": 1000,
-        "mark_interval_ms": 300,
-        "clean_interval_ms": 500,
-        "reserved_ms": RESERVED_MS,
-        "delete_when": (),
-        "delete_batch_max": 2,
-        "dispatch_ring": random.choice((4, 65_536)),
-        "scrub_rate": 1 << 30,
-        "append_property_crc": random.random() < 0.3,
-        "store_host": random.choice(("127.0.0.1", "::1")),
-    }
-    return StoreConfig(**(values | changes))
 
 
 class Life:

@@ -156,8 +156,8 @@ def test_a_log_without_its_first_file_starts_by_order() -> None:
             run_alone(serve, replace(at_rest.config, accept_start_at=order), image=image)
     for order in (low, -1):
         is_used = order == low
-        said = f"rbAcceptStart={low} is set"
-        look = look_at(model, lambda r: _is(said in " ".join(r.findings), is_used))  # noqa: B023
+        reason = f"rbAcceptStart={low} is set"
+        look = look_at(model, lambda r: _is(reason in " ".join(r.findings), is_used))  # noqa: B023
         config = replace(at_rest.config, accept_start_at=order)
         image = at_rest.start(look, image=image, config=config).image
 

@@ -94,8 +94,8 @@ class FollowingNode:
     def __init__(self, stage: Stage, policy: Policy, logs: dict[int, Log] | None = None) -> None:
         self.stage, self.policy = stage, policy
         self.script, self.random = Script(stage.simulation), Random("following node")
-        self.diverged_at, known = diverging_logs()
-        self.logs = logs or known
+        self.diverged_at, default = diverging_logs()
+        self.logs = logs or default
         self.controller = ScriptedController(GROUP, replicas=3, policy=policy)
         self.leaders = {n: ScriptedLeader(n, FIRST_PORT + n, SEGMENT, self.random) for n in (2, 3)}
         self.leader = self.leaders[2]
