@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.chaos.backends.sim.disk_image import DiskImage
@@ -33,7 +33,7 @@ from tests.model.model import Kept, Model
 from tests.model.store import settings
 
 __all__ = ["edited", "run_holes", "run_mending", "serve"]
-RARE: Final = {"mark_interval_ms": 10_000_000, "sync_flush": False}
+RARE: Final[dict[str, Any]] = {"mark_interval_ms": 10_000_000, "sync_flush": False}
 
 
 def run_mending(seed: int) -> str:
