@@ -55,8 +55,8 @@ def test_data_flushed_after_a_kill_survives_a_power_loss() -> None:
 
 
 def test_no_segment_is_prepared_after_a_clean_stop() -> None:
-    """The session store-beginnings, seed 912: what the next start put there was lost with its name,
-    which a start after a clean stop takes for one that is on disk."""
+    """A start after a clean stop takes every name for synced: what it put into that file would be
+    lost with the name."""
 
     async def stop(store: MessageStore) -> list[int]:
         put(store, body=b"first")
