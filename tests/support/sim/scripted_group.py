@@ -33,7 +33,7 @@ DONE, REFUSED, SUPERSEDED, UNKNOWN, BUSY, NOT_ACTIVE = (
     int(ResponseCode.SYSTEM_ERROR),
     int(ResponseCode.CONTROLLER_NOT_LEADER),
 )
-"""Answers of a controller, in the words of replication.md."""
+"""Codes of a controller's answers."""
 
 
 class ScriptedGroup:
