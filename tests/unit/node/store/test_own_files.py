@@ -127,6 +127,7 @@ async def test_the_abort_file_is_durable_and_durably_removed(world: World, disk:
         await witnesses.store_abort("an-id", boot)
         ensure_durable(world, "the abort file")
         assert disk.contents(ABORT).count(b"\n") == 3
+        assert disk.contents(ABORT).endswith(b"\n"), "bytes of a leftover file"
         expected = (str(process.pid), "an-id", boot or process.boot_id, False)
         assert fields_of_abort(witnesses) == expected
         await witnesses.remove_abort()
