@@ -6,9 +6,7 @@ from typing import Final
 
 from tests.model.again import run_again
 from tests.model.broker import run_broker
-from tests.model.copies import run_copies
 from tests.model.damage import run_cuts, run_damage
-from tests.model.edges import run_edges
 from tests.model.figures import run_figures
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
@@ -60,8 +58,6 @@ MODELS: Final[Mapping[str, Run]] = {
     "broker-tables": run_tables,
     "broker-tools": run_tools,
     "broker-waiting": run_waiting,
-    "copies": run_copies,
-    "edges": run_edges,
     "failover-leaders": run_leaders,
     "failover-lives": run_replica_lives,
     "failover-register": run_register,

@@ -25,7 +25,6 @@ from rocketbed.node.store.reader import Reader
 from rocketbed.node.store.removal import Removal
 from rocketbed.remoting.connection import Connection
 from rocketbed.replication.lease import Roll
-from rocketbed.replication.membership import Membership
 from rocketbed.routing.keyvalue import KeyValueTable
 from rocketbed.routing.nameserver import Nameserver
 from rocketbed.routing.table import RoutingTable
@@ -34,7 +33,6 @@ from rocketbed.wire.message import HEAD
 from tests.model.again import run_again
 from tests.model.broker import run_broker
 from tests.model.catalogue import MODELS, sessions
-from tests.model.copies import run_copies
 from tests.model.damage import run_cuts, run_damage
 from tests.model.figures import run_figures
 from tests.model.groups import run_groups
@@ -167,7 +165,6 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Registration, "announce", lambda _: lambda self: None, run_registered, "wait"),
     (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
     (DamagedRanges, "hit", lambda _: lambda self, *place: None, run_pieces, "(pick|damage)"),
-    (Membership, "_is_behind", lambda _: lambda self, *told: False, run_copies, "member"),
     (LongPolls, "topic_recreated", lambda _: lambda self, *place: None, run_rules, "hold"),
     (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),

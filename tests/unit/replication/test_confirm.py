@@ -1,10 +1,21 @@
 """Confirmed offsets that result from the reports of replicas."""
 
+from dataclasses import dataclass, field
+from itertools import combinations
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbed.replication.confirm import AckBoard, Link, count_in_sync, is_in_sync
+from rocketbed.replication.confirm import (
+    GAP_MAX,
+    AckBoard,
+    Link,
+    certain_slaves,
+    count_in_sync,
+    is_in_sync,
+)
 from rocketbed.replication.watermark import Watermark
 
 
@@ -213,4 +224,72 @@ def test_kth_highest_address_counts(offsets: list[int], slaves: int) -> None:
 def test_in_sync_means_within_the_gap() -> None:
     assert is_in_sync(1000, 901, 100)
     assert not is_in_sync(1000, 900, 100)
+    assert is_in_sync(GAP_MAX, 1)
+    assert not is_in_sync(GAP_MAX, 0)
     assert count_in_sync(1000, [1000, 950, 900, 0], 100) == 2
+
+
+@dataclass
+class Use:
+    """Range of moments at which a link was certainly in use, and its acknowledgement."""
+
+    link: Link
+    first: int
+    last: int = 0
+    offset: int = 0
+    offered_at: dict[int, int] = field(default_factory=dict)
+    """Number of each later link of the address, and the end of what was offered then."""
+
+
+def most_at_once(uses: list[Use], offset: int) -> int:
+    """Count slaves with this acknowledgement: of each address, most links in use together."""
+    total = 0
+    for address in "ab":
+        some = [use for use in uses if use.link.address == address and use.offset >= offset]
+        total += max(
+            (
+                size
+                for size in range(1, len(some) + 1)
+                for group in combinations([use for use in some if use.first <= use.last], size)
+                if max(use.first for use in group) <= min(use.last for use in group)
+            ),
+            default=bool(some),
+        )
+    return total
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_links_in_use_together_count_as_slaves(seed: int) -> None:
+    random = Random(seed)
+    needed, confirmed = random.randrange(1, 4), Watermark()
+    board, expected = AckBoard(needed + 1, confirmed), 0
+    uses, joined = list[Use](), 0
+    for _ in range(40):
+        draw = random.random()
+        if not uses or draw < 0.25:
+            joined += 1
+            use = Use(Link(random.choice("ab"), offered=random.randrange(9)), joined)
+            uses.append(use)
+            for earlier in uses:
+                if earlier.link.address == use.link.address:
+                    earlier.offered_at[joined] = earlier.link.offered
+            board.join(use.link)
+            continue
+        use = random.choice(uses)
+        if draw < 0.5:
+            use.link.offered += random.randrange(3)
+        elif draw < 0.93:
+            use.offset = random.randrange(use.link.offered + 2)
+            later = [number for number, end in use.offered_at.items() if end < use.offset]
+            use.last = max([use.last, *later])
+            board.acknowledge(use.link, use.offset)
+            ends = [use.offset for use in uses if most_at_once(uses, use.offset) >= needed]
+            expected = max([expected, *ends])
+        else:
+            board.leave(use.link)
+            uses.remove(use)
+        assert [(link.number, link.in_use_until) for link in board.links] == [
+            (use.first, use.last) for use in uses
+        ]
+        assert confirmed.value == expected
+        assert certain_slaves([use.link for use in uses]) == most_at_once(uses, 0)

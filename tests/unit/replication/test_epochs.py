@@ -1,5 +1,7 @@
 """Epoch histories: what can be one, and up to where two logs are the same."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from rocketbed.replication.epochs import (
     check,
     common_end,
     cut_to,
+    may_be_filled,
     spans,
 )
 from rocketbed.replication.errors import HistoryRefused
@@ -21,6 +24,8 @@ def history(*pairs: tuple[int, int]) -> History:
     return tuple(Epoch(*pair) for pair in pairs)
 
 
+FILE = 8
+"""Bytes of a file in the smallest of logs."""
 LONG = history((0, 0), (1, 100), (4, 300))
 
 
@@ -93,3 +98,27 @@ def test_the_common_end_is_the_common_prefix(pair: tuple[tuple[int, ...], tuple[
     end = common_end(_history(first), len(first), _history(second), len(second)) or 0
     assert first[:end] == second[:end]
     assert first[end : end + 1] != second[end : end + 1] or end == min(len(first), len(second))
+
+
+pairs = st.lists(st.tuples(st.integers(-1, 5), st.integers(-1, 5)), max_size=3)
+
+
+@given(pairs, st.integers(0, 6))
+def test_accepts_only_rising_epochs_within_the_log(drawn: list[tuple[int, int]], end: int) -> None:
+    numbers, starts = [number for number, _ in drawn], [start for _, start in drawn]
+    rises = numbers == sorted({*numbers}) and starts == sorted({*starts})
+    fits = all(number >= 0 for number in numbers)
+    fits = fits and all(0 <= start < end or start == end == 0 for start in starts)
+    if rises and fits:
+        assert check(history(*drawn), end) == history(*drawn)
+    else:
+        with pytest.raises(HistoryRefused):
+            check(history(*drawn), end)
+
+
+def test_filler_lies_in_the_file_before_the_next_marker() -> None:
+    for start, cut, common in product(range(2 * FILE + 2), range(2 * FILE), range(2 * FILE)):
+        epochs = history((1, 0), (2, start)) if start else history((2, 0))
+        marker = next((at for at in (0, start) if at >= common), None)
+        expected = marker is not None and marker % FILE == 0 and marker - FILE < cut <= common
+        assert may_be_filled(epochs, cut, common, FILE) == expected, (start, cut, common)

@@ -71,6 +71,22 @@ def test_ineligible_replicas_are_not_elected() -> None:
     assert roll.next(group(leader=None, r0=1, r1=1), 10.0) == Wait(None)
 
 
+def test_a_new_controller_grants_a_whole_lease() -> None:
+    entry, roll = group(r0=1, r1=1), Roll(0.0)
+    roll.record_beat(0, Candidate(1, epoch=2, end=50), 5.0)
+    roll.since = 5.0 + LEASE_S
+    assert roll.next(entry, roll.since) == Wait(roll.since + LEASE_S)
+
+
+def test_the_end_of_a_dead_replica_is_remembered() -> None:
+    roll = Roll(0.0)
+    roll.record_beat(0, Candidate(1, epoch=2, end=50), 5.0)
+    roll.record_death(0, 1)
+    assert roll.alive(5.0) == {}
+    assert roll.last_end(0) == (2, 50)
+    assert roll.last_end(1) is None
+
+
 @given(
     sent=st.floats(0, 1e6),
     way=st.floats(0, 10),
