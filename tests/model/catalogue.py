@@ -15,7 +15,6 @@ from tests.model.members import run_members
 from tests.model.mending import run_holes, run_mending
 from tests.model.moments import run_moments
 from tests.model.nameserver import run_nameserver
-from tests.model.pieces import run_pieces
 from tests.model.questions import run_questions
 from tests.model.register import run_register
 from tests.model.registered import run_registered
@@ -24,7 +23,6 @@ from tests.model.routes import run_routes
 from tests.model.rules import run_rules
 from tests.model.sends import run_sends
 from tests.model.spoilt import run_spoilt
-from tests.model.steps import run_steps
 from tests.model.table_files import run_table_files
 from tests.model.tables import run_tables
 from tests.model.tools import run_tools
@@ -69,9 +67,7 @@ MODELS: Final[Mapping[str, Run]] = {
     "store-lives": _lives,
     "store-mending": run_mending,
     "store-moments": run_moments,
-    "store-pieces": run_pieces,
     "store-remade": run_remade,
-    "store-steps": run_steps,
 }
 SHORT: Final = (
     "broker-again",

@@ -41,7 +41,6 @@ from tests.model.lives import run_lives, run_remade
 from tests.model.model import Model, Put
 from tests.model.moments import run_moments
 from tests.model.nameserver import run_nameserver
-from tests.model.pieces import run_pieces
 from tests.model.register import run_register
 from tests.model.registered import run_registered
 from tests.model.routes import run_routes
@@ -164,7 +163,6 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (TableLog, "take_over", lambda _: _untaken, run_leaders, "tables"),
     (Registration, "announce", lambda _: lambda self: None, run_registered, "wait"),
     (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
-    (DamagedRanges, "hit", lambda _: lambda self, *place: None, run_pieces, "(pick|damage)"),
     (LongPolls, "topic_recreated", lambda _: lambda self, *place: None, run_rules, "hold"),
     (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),

@@ -3,6 +3,8 @@
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rocketbed.node.store.damage import JOIN_GAP, RANGES_MAX, SHOWN, Damage, DamagedRanges
 from rocketbed.node.store.errors import CorruptRecord
@@ -91,3 +93,34 @@ def test_only_the_first_are_shown() -> None:
     damaged.add(Damage(700, 800, "bad"))
     assert damaged.summary().endswith(";70-75 and 2 more")
     assert DamagedRanges().summary() == ""
+
+
+stretches = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 99), st.booleans()), max_size=5)
+
+
+@given(stretches, st.none() | st.integers(0, 400), st.integers(0, 420), st.integers(1, 60))
+def test_stretches_of_one_kind_are_merged_and_cut(
+    drawn: list[tuple[int, int, bool]], cut: int | None, offset: int, size: int
+) -> None:
+    damaged = DamagedRanges()
+    for start, length, is_readable in drawn:
+        damaged.add(Damage(start, start + length, f"at {start}", is_readable=is_readable))
+    if cut is not None:
+        damaged.cut(cut)
+    for kind in (False, True):
+        expected = list[tuple[int, int]]()
+        for start, length, is_readable in sorted(drawn):
+            end = min(start + length, 1000 if cut is None else cut)
+            if is_readable != kind or start >= end:
+                continue
+            if expected and start < expected[-1][1]:
+                expected[-1] = expected[-1][0], max(expected[-1][1], end)
+            else:
+                expected.append((start, end))
+        actual = [(one.start, one.end) for one in damaged.ranges if one.is_readable == kind]
+        assert actual == expected
+        if not kind:
+            hits = [start for start, end in expected if start < offset + size and offset < end]
+            hit = damaged.hit(offset, size)
+            assert (hit.start if hit else None) == (hits[0] if hits else None)
+    assert [one.start for one in damaged.ranges] == sorted(one.start for one in damaged.ranges)
