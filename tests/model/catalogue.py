@@ -20,7 +20,6 @@ from tests.model.register import run_register
 from tests.model.registered import run_registered
 from tests.model.replica_lives import run_replica_lives
 from tests.model.routes import run_routes
-from tests.model.rules import run_rules
 from tests.model.sends import run_sends
 from tests.model.spoilt import run_spoilt
 from tests.model.table_files import run_table_files
@@ -49,7 +48,6 @@ MODELS: Final[Mapping[str, Run]] = {
     "broker-members": run_members,
     "broker-questions": run_questions,
     "broker-registered": run_registered,
-    "broker-rules": run_rules,
     "broker-sends": run_sends,
     "broker-spoilt": run_spoilt,
     "broker-table-files": run_table_files,

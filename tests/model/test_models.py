@@ -44,7 +44,6 @@ from tests.model.nameserver import run_nameserver
 from tests.model.register import run_register
 from tests.model.registered import run_registered
 from tests.model.routes import run_routes
-from tests.model.rules import run_rules
 from tests.model.waiting import run_waiting
 
 SEED = 501
@@ -163,7 +162,6 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (TableLog, "take_over", lambda _: _untaken, run_leaders, "tables"),
     (Registration, "announce", lambda _: lambda self: None, run_registered, "wait"),
     (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
-    (LongPolls, "topic_recreated", lambda _: lambda self, *place: None, run_rules, "hold"),
     (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
     (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),

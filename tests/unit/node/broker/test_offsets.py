@@ -1,10 +1,14 @@
 """Consumer offsets that lie beyond their queues (store.md T20)."""
 
 from pathlib import Path
+from random import Random
 
-from rocketbed.node.broker.offsets import Offsets
+import pytest
+
+from rocketbed.node.broker.offsets import NOT_STORED, Offsets
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.config import StoreConfig
+from rocketbed.wire.bodies import ConsumerOffsetTable
 from rocketbed.world.real import real_world
 
 ENDS = {("T", 0): 10, ("T", 1): 0, ("U", 0): 7}
@@ -66,3 +70,66 @@ async def test_follower_gets_lowered_offsets(tmp_path: Path) -> None:
     assert offsets.take_changes() == {"T@g": {0: 10}}
     offsets.bring_down(queue_max)
     assert offsets.take_changes() == {}
+
+
+Table = dict[tuple[str, int], int]
+
+
+def table_of(offsets: Offsets) -> Table:
+    rows = offsets.body().offset_table
+    return {(key, queue): offset for key, row in rows.items() for queue, offset in row.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_reports_and_saves_each_change(seed: int, tmp_path: Path) -> None:
+    """Changes by commits here are reported; those that another broker reported are not."""
+    random, config = Random(seed), NodeConfig(store=StoreConfig(root=str(tmp_path)))
+    offsets, table, unreported = Offsets(real_world("test"), config), Table(), Table()
+    offsets.load()
+    offsets.take_changes()
+    for _ in range(80):
+        key, queue, draw = (
+            random.choice(("A@g", "A@h", "B@g")),
+            random.randrange(3),
+            random.random(),
+        )
+        topic, _, group = key.partition("@")
+        offset, before = random.randrange(-1, 9), dict(table)
+        if draw < 0.3:
+            offsets.commit(group, topic, queue, offset)
+            table |= {(key, queue): offset} if offset >= 0 else {}
+        elif draw < 0.5:
+            rows = {number: random.randrange(-1, 9) for number in range(random.randrange(3))}
+            offsets.apply({key: rows})
+            table |= {(key, number): at for number, at in rows.items()}
+            table = before = {place: at for place, at in table.items() if at >= 0}
+        elif draw < 0.55:
+            replaced = {key: {queue: max(offset, 0)}, "A@g": {0: 1}}
+            offsets.replace_all(ConsumerOffsetTable(offset_table=replaced))
+            table = before = table_of(offsets)
+            assert table == {(k, n): at for k, row in replaced.items() for n, at in row.items()}
+        elif draw < 0.65:
+            ends = {(name, number): random.randrange(9) for name in "AB" for number in range(3)}
+            count = offsets.bring_down(lambda *place, high=ends: high[place])
+            table = {(k, n): min(at, ends[k[0], n]) for (k, n), at in table.items()}
+            assert count == sum(table[place] != before[place] for place in table)
+        elif draw < 0.7:
+            offsets.delete_topics({"A"})
+            table = {place: at for place, at in table.items() if not place[0].startswith("A@")}
+        elif draw < 0.75:
+            offsets.delete_group("g")
+            table = {place: at for place, at in table.items() if not place[0].endswith("@g")}
+        else:
+            reported = {
+                (k, n): at for k, row in offsets.take_changes().items() for n, at in row.items()
+            }
+            assert reported == {place: table.get(place, NOT_STORED) for place in unreported}
+            unreported.clear()
+        changed = [at for at in {**before, **table} if before.get(at) != table.get(at)]
+        unreported |= dict.fromkeys(changed, 0)
+        assert table_of(offsets) == table
+        if random.random() < 0.1:
+            await offsets.save()
+            loaded = Offsets(real_world("test"), config)
+            loaded.load()
+            assert table_of(loaded) == table
