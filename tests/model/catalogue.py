@@ -5,7 +5,6 @@ from functools import partial
 from typing import Final
 
 from tests.model.again import run_again
-from tests.model.broker import run_broker
 from tests.model.damage import run_cuts, run_damage
 from tests.model.figures import run_figures
 from tests.model.groups import run_groups
@@ -14,17 +13,13 @@ from tests.model.lives import run_lives, run_remade
 from tests.model.members import run_members
 from tests.model.mending import run_holes, run_mending
 from tests.model.moments import run_moments
-from tests.model.nameserver import run_nameserver
-from tests.model.questions import run_questions
 from tests.model.register import run_register
 from tests.model.registered import run_registered
 from tests.model.replica_lives import run_replica_lives
 from tests.model.routes import run_routes
 from tests.model.sends import run_sends
 from tests.model.spoilt import run_spoilt
-from tests.model.table_files import run_table_files
 from tests.model.tables import run_tables
-from tests.model.tools import run_tools
 from tests.model.waiting import run_waiting
 
 Session = Callable[[], str]
@@ -41,23 +36,18 @@ def _lives(seed: int) -> str:
 
 
 MODELS: Final[Mapping[str, Run]] = {
-    "broker": run_broker,
     "broker-again": run_again,
     "broker-figures": run_figures,
     "broker-groups": run_groups,
     "broker-members": run_members,
-    "broker-questions": run_questions,
     "broker-registered": run_registered,
     "broker-sends": run_sends,
     "broker-spoilt": run_spoilt,
-    "broker-table-files": run_table_files,
     "broker-tables": run_tables,
-    "broker-tools": run_tools,
     "broker-waiting": run_waiting,
     "failover-leaders": run_leaders,
     "failover-lives": run_replica_lives,
     "failover-register": run_register,
-    "nameserver": run_nameserver,
     "nameserver-routes": run_routes,
     "store-cuts": run_cuts,
     "store-damage": run_damage,

@@ -116,7 +116,7 @@ class Clients:
                     first = 0 if self.model.end(topic, queue) else None
                     stands = self.model.stands.get((group, topic, queue), first)
                     where: dict[str, Any] = {"topic": topic, "queueId": queue}
-                    await operator.stands(stands, consumerGroup=group, **where)
+                    await operator.check_position(stands, consumerGroup=group, **where)
                 await self._compare_stats(operator, act, group, topic)
 
     async def _compare_stats(self, operator: Peer, act: str, group: str, topic: str) -> None:

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.node.broker.clients import ConsumerGroup
 from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.delivered import Delivered
-from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.long_polling import LongPolls
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.rates import Rates
@@ -25,13 +23,11 @@ from rocketbed.node.store.reader import Reader
 from rocketbed.node.store.removal import Removal
 from rocketbed.remoting.connection import Connection
 from rocketbed.replication.lease import Roll
-from rocketbed.routing.keyvalue import KeyValueTable
 from rocketbed.routing.nameserver import Nameserver
 from rocketbed.routing.table import RoutingTable
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import HEAD
 from tests.model.again import run_again
-from tests.model.broker import run_broker
 from tests.model.catalogue import MODELS, sessions
 from tests.model.damage import run_cuts, run_damage
 from tests.model.figures import run_figures
@@ -40,7 +36,6 @@ from tests.model.leaders import run_leaders
 from tests.model.lives import run_lives, run_remade
 from tests.model.model import Model, Put
 from tests.model.moments import run_moments
-from tests.model.nameserver import run_nameserver
 from tests.model.register import run_register
 from tests.model.registered import run_registered
 from tests.model.routes import run_routes
@@ -140,13 +135,8 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
         "(append|bounds)",
     ),
     (Queues, "sync", lambda _: _no_sync, run_moments, "durable"),
-    (KeyValueTable, "load", lambda _: lambda self: None, run_nameserver, "code"),
-    (Groups, "find_or_create", lambda _: lambda self, name: self.get(name), run_broker, "code"),
-    (ConsumerGroup, "subscribe", lambda _: lambda self, wanted: True, run_broker, "code"),
-    (Offsets, "commit", lambda _: lambda self, *place: None, run_broker, "position"),
     (Delivered, "_is_delivered", lambda _: _never, run_waiting, "repeated"),
     (Delays, "delay_ms", sooner, run_waiting, "early"),
-    (LongPolls, "on_arrival", lambda _: lambda self, entries: None, run_broker, "hold"),
     (LongPolls, "release", lambda _: lambda self, topic, queue: None, run_groups, "hold"),
     (
         Offsets,
@@ -164,7 +154,6 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
     (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
-    (Nameserver, "run", lambda _: _idle, run_nameserver, "hang"),
 ]
 
 

@@ -260,3 +260,29 @@ def test_administration() -> None:
         b'{"brokerAddrTable":{"a":{"brokerAddrs":{0:"a:1"},"brokerName":"a","cluster":"c",'
         b'"enableActingMaster":false}},"clusterAddrTable":{"c":["a"]}}',
     )
+
+
+def test_tells_clusters_and_settings() -> None:
+    async def ask(client: Client) -> object:
+        connection = await client.connect()
+        empty = await client.ask(connection, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+        await client.register(connection)
+        system = await client.ask(connection, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+        config = await client.ask(connection, RequestCode.GET_NAMESRV_CONFIG)
+        for key in ("k1", "k2"):
+            await client.ask(
+                connection, RequestCode.PUT_KV_CONFIG, namespace="n", key=key, value=key
+            )
+        pairs = await client.ask(connection, RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="n")
+        missing = await client.ask(connection, RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="m")
+        return (
+            loads(empty.body)["topicList"],
+            loads(system.body)["topicList"],
+            "orderMessageEnable=true" in config.body.decode().splitlines(),
+            loads(pairs.body),
+            missing.code,
+        )
+
+    value = with_nameserver(ask, order_messages=True).value
+    pairs = {"table": {"k1": "k1", "k2": "k2"}}
+    assert value == ([], ["c", "a"], True, pairs, ResponseCode.QUERY_NOT_FOUND)

@@ -12,6 +12,7 @@ from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.broker.config_file import LARGE, ConfigFile, ConfigFileError, SavedTable
 from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.world.api import World
+from tests.model.durable import ensure_durable
 
 DIRECTORY = "/store/config"
 NAME = "topics.json"
@@ -231,3 +232,52 @@ def test_a_failed_save_is_tried_again() -> None:
         return attempts
 
     assert run_solo(main).value == [False, False, False, True]
+
+
+def test_a_full_disk_keeps_table_and_backup() -> None:
+    async def main(world: World) -> None:
+        disk: Any = world.disk
+        file = ConfigFile(world, DIRECTORY, NAME)
+        for version in (1, 2):
+            disk.replace_contents(f"{file.path}.tmp", bytes(5000)) if version > 1 else None
+            await file.write({"version": version, "padding": "x" * LARGE})
+            ensure_durable(world, "a table")
+        before = {path: disk.contents(path) for path in disk.paths() if path.endswith("json.bak")}
+        disk.quota = disk.allocated()
+        with pytest.raises(OSError, match="space"):
+            await file.write({"version": 3})
+        disk.quota = None
+        assert file.load(version_of) == 2
+        assert {path: disk.contents(path) for path in before} == before
+        await file.write({"version": 3})
+        assert ConfigFile(world, DIRECTORY, f"{NAME}.bak").load(version_of) == 2
+
+    assert run_solo(main).outcome == "ended"
+
+
+@pytest.mark.parametrize("suffix", ["", ".bak", ".tmp"])
+def test_a_folder_in_the_place_of_a_file_is_an_error(suffix: str) -> None:
+    async def main(world: World) -> None:
+        world.disk.makedirs(f"{DIRECTORY}/{NAME}{suffix}")
+        with pytest.raises(ConfigFileError):
+            ConfigFile(world, DIRECTORY, NAME).load(version_of)
+
+    assert run_solo(main).outcome == "ended"
+
+
+def test_saves_only_after_a_change() -> None:
+    async def main(world: World) -> None:
+        disk: Any = world.disk
+        file = ConfigFile(world, DIRECTORY, NAME)
+        saved = SavedTable(world, file, lambda: {"version": 1})
+        await saved.save()
+        assert not disk.exists(file.path)
+        saved.touch()
+        assert saved.is_dirty
+        await saved.save()
+        events = disk.events
+        await saved.save()
+        assert disk.events == events
+        assert not saved.is_dirty
+
+    assert run_solo(main).outcome == "ended"

@@ -7,8 +7,9 @@ import trio
 
 from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.chaos.backends.sim.faults import SimFault
+from rocketbed.wire.bodies import SubscriptionGroupConfig
 from rocketbed.wire.codes import RequestCode as Code
-from rocketbed.wire.command import Command
+from rocketbed.wire.command import Command, ResponseCode
 from rocketbed.wire.message import BatchItem, StoredMessage, encode_batch
 from tests.support.broker import Session, node_run, with_node
 
@@ -221,5 +222,21 @@ def test_a_batch_in_one_record_is_refused() -> None:
             answer = await session.ask(36, {"offset": "0", "group": "g", "delayLevel": level})
             assert answer.code == 1
             assert "is a batch of messages" in (answer.remark or "")
+
+    with_node(scenario)
+
+
+def test_nothing_is_put_back_without_permission_or_a_retry_topic() -> None:
+    async def scenario(session: Session) -> None:
+        message = await one_message(session)
+        change = Code.UPDATE_BROKER_CONFIG
+        await session.ask(change, {}, b"brokerPermission=4\n")
+        assert (await send_back(session, message, -1)).code == ResponseCode.NO_PERMISSION
+        await session.ask(change, {}, b"brokerPermission=6\n")
+        group = SubscriptionGroupConfig(group_name="none", retry_queue_nums=0).encode()
+        await session.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+        assert (await send_back(session, message, 1, group="none")).code == 0
+        await trio.sleep(2)
+        assert (await session.pull("%RETRY%none")).code == ResponseCode.TOPIC_NOT_EXIST
 
     with_node(scenario)
