@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
+from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.store.errors import StoreFailed
 from rocketbed.node.store.failure import Failure
 from rocketbed.node.store.flush import LOOK_S, PAGE, Flusher
 from rocketbed.replication.watermark import Watermark
+from rocketbed.world.api import World
 
 SIZE = 1 << 15
 FOLDER = "/l"
@@ -205,8 +206,14 @@ def synced_in_intervals(
 
 @pytest.mark.parametrize("is_sync", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-async def test_flushes_when_it_is_due(seed: int, is_sync: bool, autojump_clock: MockClock) -> None:
-    random = Random(seed)
+def test_flushes_when_it_is_due(seed: int, is_sync: bool) -> None:
+    async def main(_world: World) -> None:
+        await check_moments(Random(seed), is_sync)
+
+    assert run_solo(main).outcome == "ended"
+
+
+async def check_moments(random: Random, is_sync: bool) -> None:
     stage = Stage(random, sync_flush=is_sync)
     await trio.sleep_until(math.ceil(trio.current_time()))  # exact differences
     begin, low = trio.current_time(), stage.log.min_offset
