@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from tests.model.again import run_again
 from tests.model.damage import run_cuts, run_damage
 from tests.model.figures import run_figures
 from tests.model.groups import run_groups
@@ -13,8 +12,9 @@ from tests.model.lives import run_lives, run_remade
 from tests.model.members import run_members
 from tests.model.mending import run_holes, run_mending
 from tests.model.moments import run_moments
+from tests.model.redelivery import run_redelivery
 from tests.model.register import run_register
-from tests.model.registered import run_registered
+from tests.model.registration import run_registration
 from tests.model.replica_lives import run_replica_lives
 from tests.model.routes import run_routes
 from tests.model.sends import run_sends
@@ -36,11 +36,11 @@ def _lives(seed: int) -> str:
 
 
 MODELS: Final[Mapping[str, Run]] = {
-    "broker-again": run_again,
+    "broker-registration": run_registration,
+    "broker-redelivery": run_redelivery,
     "broker-figures": run_figures,
     "broker-groups": run_groups,
     "broker-members": run_members,
-    "broker-registered": run_registered,
     "broker-sends": run_sends,
     "broker-spoilt": run_spoilt,
     "broker-tables": run_tables,
@@ -58,7 +58,7 @@ MODELS: Final[Mapping[str, Run]] = {
     "store-remade": run_remade,
 }
 SHORT: Final = (
-    "broker-again",
+    "broker-redelivery",
     "broker-sends",
     "broker-spoilt",
     "failover-register",

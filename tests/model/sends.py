@@ -1,13 +1,10 @@
-"""Many sends in one read: most of them plain, in every encoding, some odd, some one-way, batches
-among them; each with the answer that it has to get, and just what was sent in the queues.
+"""Many sends in one read: mostly plain, in every encoding, some odd, one-way or in batches.
 
-Also where the disk takes longer than a producer waits, and where it has no room.
+Each gets its answer, and the queues hold just what was sent; also while the disk is slower than
+producers wait, and while it has no room.
 """
 
 import errno
-import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
@@ -15,62 +12,27 @@ import trio
 
 from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.remoting.client import dial
-from rocketbed.wire.command import ONEWAY_BIT, Command, Encoding, RequestCode, ResponseCode
-from rocketbed.wire.frame import FrameReader, encode
+from rocketbed.wire.command import Command, Encoding, RequestCode, ResponseCode
+from rocketbed.wire.frame import FrameReader
 from rocketbed.wire.headers import QueryMessageRequest
-from rocketbed.wire.message import BatchItem, decode_messages, encode_batch
+from rocketbed.wire.message import decode_messages
 from rocketbed.wire.properties import decode_properties
 from rocketbed.world.api import Stream, World
 from tests.model.broker import Peer
+from tests.model.drawn_sends import BATCH_TOPIC, BODY_MAX, TOPICS, Drawn, Send
 from tests.model.script import Script
 from tests.model.stage import PORT, SEGMENT, Stage
 
 BURSTS: Final = 12
-QUEUES: Final = 4
-TOPICS: Final = ("T", "U")
-BATCH_QUEUES: Final = "C"
 SLOW_S: Final = (0.6, 0.9)
 """Longer than producers wait: `TIMEOUT_MS`."""
 SETTLED_S: Final = 8.0
-BODY_MAX: Final = 4096
 END_MARK: Final = 8
 """Bytes that a file of the log keeps free for its end."""
 TIMEOUT_MS: Final = 200
 ADDED: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 Answer = ResponseCode
-
-
-@dataclass(slots=True, kw_only=True)
-class Asked:
-    """A send, and what it has to come to."""
-
-    command: Command
-    want: int
-    """Code of its answer."""
-    topic: str
-    queue: int
-    bodies: Sequence[bytes]
-    properties: Sequence[str]
-    waits: bool = True
-    batch_key: str | None = None
-    """Of an inner batch."""
-    before: str = ""
-    """A field that the header says once more, before, with another value."""
-
-    @property
-    def frame(self) -> bytes:
-        data = encode(self.command)
-        if not self.before or self.command.encoding is not Encoding.JSON:
-            return data
-        size = int.from_bytes(data[4:8])
-        extra = f'"{self.before}":"7",'.encode()
-        at = data.index(b'"extFields":{') + len(b'"extFields":{')
-        lengths = struct.pack(">2i", len(data) - 4 + len(extra), size + len(extra))
-        return lengths + data[8:at] + extra + data[at:]
-
-    @property
-    def is_oneway(self) -> bool:
-        return bool(self.command.flag & ONEWAY_BIT)
+Place = tuple[str, int]
 
 
 def run_sends(seed: int) -> str:
@@ -80,54 +42,54 @@ def run_sends(seed: int) -> str:
         with Stage(name) as stage:
             settings = {"flushDiskType": flush, "syncFlushTimeout": TIMEOUT_MS}
             stage.node("master", settings)
-            sends = Sends(stage, Random(name), is_slow=flush == "SYNC_FLUSH")
-            Script(stage.simulation).play("peer", sends.main)
+            producer = Producer(stage, Random(name), is_slow=flush == "SYNC_FLUSH")
+            Script(stage.simulation).play("peer", producer.main)
             digest += stage.simulation.digest()
     return digest
 
 
-class Sends:
-    """A producer by hand."""
+class Producer:
+    """A producer, and what the queues must hold."""
 
     def __init__(self, stage: Stage, random: Random, *, is_slow: bool) -> None:
         self._stage, self._random, self._is_slow = stage, random, is_slow
-        self._number = 0
-        self._places: dict[tuple[str, int], list[tuple[bytes, dict[str, str]]]] = {}
-        """By topic and queue the bodies and properties that it holds, in order."""
-        self._ends: dict[tuple[str, int], int] = {}
+        self._drawn = Drawn(random)
+        self._stored: dict[Place, list[tuple[bytes, dict[str, str]]]] = {}
+        """Body and properties of each message of a queue, in order."""
+        self._ends: dict[Place, int] = {}
 
     async def main(self, world: World) -> None:
-        disk = self._stage.simulation.process("master").disk
         async with trio.open_nursery() as nursery:
             peer = await self._dialled(world, nursery)
             for topic in TOPICS:
                 await peer.create(topic=topic)
-            await peer.create(topic=BATCH_QUEUES, attributes="+queue.type=BatchCQ")
-            stream = await world.network.connect("master", PORT)
-            reader = FrameReader()
+            await peer.create(topic=BATCH_TOPIC, attributes="+queue.type=BatchCQ")
+            stream, reader = await world.network.connect("master", PORT), FrameReader()
             for number in range(BURSTS):
-                slow = self._is_slow and number % 4 == 3
-                disk.sync_seconds = SLOW_S if slow else disk.sync_seconds
-                full = not slow and number % 4 == 2
-                if full:
-                    disk.faults.append(
-                        SimFault(
-                            operation="write", path="*/commitlog/*", error=errno.ENOSPC, times=None
-                        )
-                    )
-                asked = [self._drawn() for _ in range(self._random.choice((1, 5, 30)))]
-                await stream.send_all(b"".join(one.frame for one in asked))
-                answers = await _answers(stream, reader, asked)
-                self._judge(asked, answers, is_slow=slow, is_full=full)
-                await trio.sleep(0.5)  # who asks one-way is not told that it was heard
-                disk.faults.clear()
-                disk.sync_seconds = (0.0, 0.0)
-                await trio.sleep(SETTLED_S)
-            for more in (-1, 0, 1):
-                await self._to_the_end(stream, reader, more)
+                await self._burst(stream, reader, number)
+            for excess in (-1, 0, 1):
+                await self._fill_file(stream, reader, excess)
             peer = await self._dialled(world, nursery)  # an idle connection is closed
-            await self._read_back(peer)
+            await self._check_queues(peer)
+            await self._check_keys(peer)
             nursery.cancel_scope.cancel()
+
+    async def _burst(self, stream: Stream, reader: FrameReader, number: int) -> None:
+        disk = self._stage.simulation.process("master").disk
+        is_slow, is_full = self._is_slow and number % 4 == 3, number % 4 == 2
+        if is_slow:
+            disk.sync_seconds = SLOW_S
+        if is_full:
+            disk.faults.append(
+                SimFault(operation="write", path="*/commitlog/*", error=errno.ENOSPC, times=None)
+            )
+        sends = [self._drawn.send() for _ in range(self._random.choice((1, 5, 30)))]
+        await stream.send_all(b"".join(send.frame for send in sends))
+        self._check(sends, await answers_to(stream, reader, sends), is_slow, is_full)
+        await trio.sleep(0.5)  # for one-way sends
+        disk.faults.clear()
+        disk.sync_seconds = (0.0, 0.0)
+        await trio.sleep(SETTLED_S)
 
     @staticmethod
     async def _dialled(world: World, nursery: trio.Nursery) -> Peer:
@@ -136,237 +98,126 @@ class Sends:
         nursery.start_soon(peer.connection.run)
         return peer
 
-    async def _to_the_end(self, stream: Stream, reader: FrameReader, more: int) -> None:
-        """A plain send that fills a file of the log but for the mark of its end, or is so many
-        bytes longer: that one stands in the next file."""
-        before, end = 0, SEGMENT
-        while before // SEGMENT < end // SEGMENT:  # the first of a file stands behind its filler
-            before, end = await self._same(stream, reader, 1)
-        rest = end - before - 1
+    async def _fill_file(self, stream: Stream, reader: FrameReader, excess: int) -> None:
+        """Fill a file of the log up to its end mark; with an excess the next file is begun."""
+        begin, end = 0, SEGMENT
+        while begin // SEGMENT < end // SEGMENT:  # the first record of a file follows filler
+            begin, end = await self._send_size(stream, reader, 1)
+        overhead = end - begin - 1
         while True:
-            start = end - end % SEGMENT + SEGMENT
-            room = start - end - END_MARK - rest + more
-            if 0 < room <= BODY_MAX:
+            file_end = end - end % SEGMENT + SEGMENT
+            size = file_end - end - END_MARK - overhead + excess
+            if 0 < size <= BODY_MAX:
                 break
-            _, end = await self._same(stream, reader, BODY_MAX // 2)
-        _, end = await self._same(stream, reader, room)
-        want = start - END_MARK + more if more <= 0 else start + rest + room
-        assert end == want, f"roll: {more} more: the log ends at {end} for {want}"
+            _, end = await self._send_size(stream, reader, BODY_MAX // 2)
+        _, end = await self._send_size(stream, reader, size)
+        expected = file_end + overhead + size if excess > 0 else file_end - END_MARK + excess
+        assert end == expected, f"roll: excess {excess}: the log ends at {end}, not {expected}"
 
-    async def _same(self, stream: Stream, reader: FrameReader, size: int) -> tuple[int, int]:
-        """A message with a body of that size, and else as long as any; where the log ended before
-        and behind it."""
+    async def _send_size(self, stream: Stream, reader: FrameReader, size: int) -> tuple[int, int]:
+        """Send a message that differs from others in the size of its body only; return where the
+        log ended before and after it."""
         log = self._stage.nodes["master"].store.log
-        before = log.written.value
-        self._number += 1
-        text = f"UNIQ_KEY\x01K{self._number:09d}\x02WAIT\x01true"
-        asked = self._send(Answer.SUCCESS, text, bytes(size), b="T", e=0)
-        asked.command.opaque = self._number
-        asked.command.encoding = self._random.choice(list(Encoding))
-        await stream.send_all(asked.frame)
-        self._judge([asked], await _answers(stream, reader, [asked]), is_slow=False, is_full=False)
-        return before, log.written.value
+        begin, send = log.written.value, self._drawn.plain_of(size)
+        send.command.encoding = self._random.choice(list(Encoding))
+        await stream.send_all(send.frame)
+        self._check([send], await answers_to(stream, reader, [send]), False, False)
+        return begin, log.written.value
 
-    # --- what is sent
-
-    def _drawn(self) -> Asked:
-        kinds = (self._plain, self._plain, self._plain, self._odd, self._refused, self._batch)
-        asked = self._random.choice(kinds)()
-        self._number += 1
-        asked.command.opaque = self._number
-        if self._random.random() < 0.15:
-            asked.command.flag |= ONEWAY_BIT
-        asked.command.encoding = self._random.choice(list(Encoding))
-        if self._random.random() < 0.1:
-            asked.before = self._random.choice("befghi")
-        return asked
-
-    def _unique(self) -> str:
-        return f"K{self._random.getrandbits(40):X}"
-
-    def _string(self, *, key: str, waits: bool) -> str:
-        """Properties as producers write them, the last one ended or not."""
-        random = self._random
-        pairs = [("UNIQ_KEY", key), ("WAIT", "true" if waits else "false")]
-        if random.random() < 0.5:
-            pairs.append(("TAGS", random.choice(("red", "violet"))))
-        if random.random() < 0.4:
-            pairs.append(("KEYS", random.choice(("one", "one two"))))
-        if random.random() < 0.3:
-            pairs.append(("own", random.choice(("x", "ü", "a b"))))
-        random.shuffle(pairs)
-        text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
-        return text[:-1] if random.random() < 0.5 else text
-
-    def _send(self, want: int, text: str, body: bytes, waits: bool = True, **changes: Any) -> Asked:
-        random = self._random
-        fields: dict[str, Any] = {"b": random.choice(TOPICS), "e": random.randrange(QUEUES)}
-        fields |= {"f": random.choice((0, 1)), "h": random.choice((0, 7)), "i": text}
-        fields |= {"g": 1_700_000_000_000 + random.randrange(10**6)} | changes
-        command = Peer.send_request(body=body, **fields)
-        return Asked(
-            command=command,
-            want=want,
-            topic=fields["b"],
-            queue=fields["e"],
-            bodies=[body],
-            properties=[text],
-            waits=waits,
-        )
-
-    def _body(self) -> bytes:
-        return self._random.randbytes(self._random.choice((1, 20, 200, 1500)))
-
-    def _plain(self) -> Asked:
-        text = self._string(key=self._unique(), waits=True)
-        return self._send(Answer.SUCCESS, text, self._body())
-
-    def _odd(self) -> Asked:
-        """What only the general way takes."""
-        random, body = self._random, self._body()
-        waits, key = random.random() < 0.5, self._unique()
-        text = self._string(key=random.choice((key, f"{key}-1", f'{key}"')), waits=waits)
-        if random.random() < 0.3:
-            return self._send(
-                Answer.SUCCESS, text.rstrip("\x02") + "\x02DELAY\x010\x02", body, waits
-            )
-        if random.random() < 0.5:
-            before = random.choice(("bare\x02", "own\x01a\x01b\x02", "\x02", "own\x01\x02"))
-            return self._send(Answer.SUCCESS, before + text, body, waits)
-        if random.random() < 0.3:
-            group = "p" * random.choice((1000, 2000))
-            return self._send(Answer.SUCCESS, text, body, waits, a=group)
-        return self._send(Answer.SUCCESS, text, body, waits)
-
-    def _refused(self) -> Asked:
-        """At the edge of a limit, and beyond it."""
-        text = self._string(key=self._unique(), waits=True)
-        body = self._body()
-        cases: tuple[tuple[int, str, bytes, dict[str, Any]], ...] = (
-            (Answer.INVALID_PARAMETER, text, body, {"e": QUEUES}),
-            (Answer.SUCCESS, text, body, {"e": QUEUES - 1}),
-            (Answer.TOPIC_NOT_EXIST, text, body, {"b": "unknown"}),
-            (Answer.MESSAGE_ILLEGAL, text, b"", {}),
-            (Answer.SUCCESS, text, bytes(4096), {}),
-            (Answer.MESSAGE_ILLEGAL, text, bytes(4097), {}),
-            (Answer.NO_PERMISSION, text, body, {"f": 4}),
-            (Answer.MESSAGE_ILLEGAL, text.rstrip("\x02") + "\x02INNER_NUM\x012\x02", body, {}),
-        )
-        want, text, body, changes = self._random.choice(cases)
-        return self._send(want, text, body, **changes)
-
-    def _batch(self) -> Asked:
-        """Several messages in one request; none is refused."""
-        random = self._random
-        count = random.choice((0, 1, 2, 5))
-        key, inner = self._unique(), random.random() < 0.5
-        texts = [f"UNIQ_KEY\x01{key}{number}\x02" for number in range(count)]
-        items = [BatchItem(self._body()[:500], 0, text.encode()) for text in texts]
-        topic = BATCH_QUEUES if inner else random.choice(TOPICS)
-        asked = self._send(
-            Answer.SUCCESS if count else Answer.MESSAGE_ILLEGAL,
-            f"UNIQ_KEY\x01{key}\x02",
-            encode_batch(items),
-            b=topic,
-            m=True,
-        )
-        asked.command.code = RequestCode.SEND_BATCH_MESSAGE
-        asked.bodies, asked.properties = [item.body for item in items], texts
-        asked.batch_key = key if inner else None
-        return asked
-
-    # --- what has to come of it
-
-    def _judge(
-        self, asked: list[Asked], answers: dict[int, Command], *, is_slow: bool, is_full: bool
+    def _check(
+        self, sends: list[Send], answers: dict[int, Command], is_slow: bool, is_full: bool
     ) -> None:
-        known = {one.command.opaque for one in asked if not one.is_oneway}
-        assert answers.keys() == known, f"answers: {sorted(answers.keys() ^ known)}"
+        """Compare code, place and ids of each answer; offsets rise in the order of the sends."""
+        opaques = {send.command.opaque for send in sends if not send.is_oneway}
+        assert answers.keys() == opaques, f"answers: {sorted(answers.keys() ^ opaques)}"
         last = -1
-        for one in asked:
-            number = self._ends.get((one.topic, one.queue), 0)
-            is_stored = one.want == Answer.SUCCESS and not is_full
+        for send in sends:
+            place = send.topic, send.queue
+            offset = self._ends.get(place, 0)
+            is_stored = send.code == Answer.SUCCESS and not is_full
             if is_stored:
-                kept = self._places.setdefault((one.topic, one.queue), [])
-                if one.batch_key:
-                    kept.append((one.command.body, {}))
-                else:
-                    added = ADDED if one.command.code == RequestCode.SEND_MESSAGE_V2 else {}
-                    read = [decode_properties(text) | added for text in one.properties]
-                    kept += zip(one.bodies, read, strict=True)
-                self._ends[one.topic, one.queue] = number + len(one.bodies)
-            if one.is_oneway:
+                self._store(send)
+            if send.is_oneway:
                 continue
-            answer = answers[one.command.opaque]
-            want = one.want
-            if want == Answer.SUCCESS and is_full:
-                want = Answer.SYSTEM_ERROR
-            elif want == Answer.SUCCESS and is_slow and one.waits:
-                want = Answer.FLUSH_DISK_TIMEOUT
-            what = f"{one.topic}/{one.queue} {one.properties}: {answer.remark}"
-            assert answer.code == want, f"code: {answer.code} for {want}: {what}"
+            answer, code = answers[send.command.opaque], send.code
+            if code == Answer.SUCCESS and is_full:
+                code = Answer.SYSTEM_ERROR
+            elif code == Answer.SUCCESS and is_slow and send.waits:
+                code = Answer.FLUSH_DISK_TIMEOUT
+            text = f"{place} {send.properties}: {answer.remark}"
+            assert answer.code == code, f"code: {answer.code}, expected {code}: {text}"
             if not is_stored:
                 continue
             fields = answer.fields
-            told = (fields["queueId"], fields["queueOffset"])
-            assert told == (str(one.queue), str(number)), f"answer: {told}, {number}: {what}"
-            offsets = [int(one_id[-16:], 16) for one_id in fields["msgId"].split(",")]
-            count = 1 if one.batch_key else len(one.bodies)
-            rising = [last, *offsets] == sorted({last, *offsets})
-            assert len(offsets) == count and rising, f"answer: {offsets} behind {last}: {what}"
+            actual = fields["queueId"], fields["queueOffset"]
+            assert actual == (str(send.queue), str(offset)), f"answer: {actual}: {text}"
+            offsets = [int(message_id[-16:], 16) for message_id in fields["msgId"].split(",")]
+            count = 1 if send.batch_key else len(send.bodies)
+            rises = [last, *offsets] == sorted({last, *offsets})
+            assert len(offsets) == count and rises, f"answer: {offsets} after {last}: {text}"
             last = offsets[-1]
-            if one.command.code == RequestCode.SEND_MESSAGE_V2:
-                key = decode_properties(one.properties[0])["UNIQ_KEY"]
-                assert fields.get("transactionId") == key, f"answer: {fields} for {key}"
-            assert fields.get("batchUniqId") == one.batch_key, f"answer: {fields}: {what}"
+            if send.command.code == RequestCode.SEND_MESSAGE_V2:
+                key = decode_properties(send.properties[0])["UNIQ_KEY"]
+                assert fields.get("transactionId") == key, f"answer: {fields}, expected {key}"
+            assert fields.get("batchUniqId") == send.batch_key, f"answer: {fields}: {text}"
 
-    async def _read_back(self, peer: Peer) -> None:
-        """Every queue from its beginning, by tag, and some by key."""
-        for (topic, queue), wanted in sorted(self._places.items()):
-            for tag in ("*",) if topic == BATCH_QUEUES else ("*", "red"):
-                found: list[Any] = []
+    def _store(self, send: Send) -> None:
+        place = send.topic, send.queue
+        stored = self._stored.setdefault(place, [])
+        if send.batch_key:
+            stored.append((send.command.body, {}))
+        else:
+            added = ADDED if send.command.code == RequestCode.SEND_MESSAGE_V2 else {}
+            properties = [decode_properties(text) | added for text in send.properties]
+            stored += zip(send.bodies, properties, strict=True)
+        self._ends[place] = self._ends.get(place, 0) + len(send.bodies)
+
+    async def _check_queues(self, peer: Peer) -> None:
+        """Read every queue from its beginning, whole and by tag."""
+        for (topic, queue), stored in sorted(self._stored.items()):
+            for tag in ("*",) if topic == BATCH_TOPIC else ("*", "red"):
+                messages: list[Any] = []
                 offset = 0
                 while offset < self._ends[topic, queue]:
-                    asked = peer.pull_request(
+                    command = peer.pull_request(
                         topic=topic, queueId=queue, queueOffset=offset, tags=tag
                     )
                     assert peer.connection is not None
-                    answer = await peer.connection.request(asked, timeout_s=60)
-                    found += decode_messages(answer.body) if answer.code == Answer.SUCCESS else []
-                    after = int(answer.fields["nextBeginOffset"])
-                    assert after > offset, f"pull: {topic}/{queue} stays at {offset}"
-                    offset = after
-                some = [one for one in wanted if tag == "*" or one[1].get("TAGS") == tag]
-                bodies = [message.body for message in found]
+                    answer = await peer.connection.request(command, timeout_s=60)
+                    messages += decode_messages(answer.body) if not answer.code else []
+                    begin, offset = offset, int(answer.fields["nextBeginOffset"])
+                    assert offset > begin, f"pull: {topic}/{queue} stays at {begin}"
+                some = [row for row in stored if tag == "*" or row[1].get("TAGS") == tag]
+                bodies = [message.body for message in messages]
                 assert bodies == [body for body, _ in some], f"pull: {topic}/{queue} {tag}"
-                if topic == BATCH_QUEUES:
+                if topic == BATCH_TOPIC:
                     continue
-                for message, (_, want) in zip(found, some, strict=True):
-                    got = {name: message.properties.get(name) for name in want}
-                    assert got == want, f"properties: {got} for {want}"
-        await self._by_keys(peer)
+                for message, (_, expected) in zip(messages, some, strict=True):
+                    actual = {name: message.properties.get(name) for name in expected}
+                    assert actual == expected, f"properties: {actual}, expected {expected}"
 
-    async def _by_keys(self, peer: Peer) -> None:
-        wanted: dict[str, list[bytes]] = {}
-        for (topic, _), kept in sorted(self._places.items()):
-            for body, properties in kept if topic == "T" else ():
-                wanted.setdefault(properties["UNIQ_KEY"], []).append(body)
-        for key in self._random.sample(sorted(wanted), min(len(wanted), 8)):
+    async def _check_keys(self, peer: Peer) -> None:
+        """Query some messages by their unique keys."""
+        bodies: dict[str, list[bytes]] = {}
+        for (topic, _), stored in sorted(self._stored.items()):
+            for body, properties in stored if topic == "T" else ():
+                bodies.setdefault(properties["UNIQ_KEY"], []).append(body)
+        for key in self._random.sample(sorted(bodies), min(len(bodies), 8)):
             header = QueryMessageRequest(
                 topic="T", key=key, maxNum=8, beginTimestamp=0, endTimestamp=1 << 50
             )
             answer = await peer.ask(RequestCode.QUERY_MESSAGE, header.encode(), 0)
-            bodies = [message.body for message in decode_messages(answer.body)]
-            assert bodies == wanted[key], f"query: {key}: {len(bodies)} messages"
+            actual = [message.body for message in decode_messages(answer.body)]
+            assert actual == bodies[key], f"query: {key}: {len(actual)} messages"
 
 
-async def _answers(stream: Stream, reader: FrameReader, asked: list[Asked]) -> dict[int, Command]:
-    """By opaque, as many as there have to be, and a moment for more."""
-    found: dict[int, Command] = {}
-    wanted = sum(not one.is_oneway for one in asked)
+async def answers_to(stream: Stream, reader: FrameReader, sends: list[Send]) -> dict[int, Command]:
+    """Return answers by opaque, as many as there are two-way sends, within a time."""
+    answers: dict[int, Command] = {}
+    count = sum(not send.is_oneway for send in sends)
     with trio.move_on_after(5):
-        while len(found) < wanted:
+        while len(answers) < count:
             for command in reader.feed(bytes(await stream.receive_some(65_536))):
-                assert command.opaque not in found, f"answers: {command.opaque} twice"
-                found[command.opaque] = command
-    return found
+                assert command.opaque not in answers, f"answers: {command.opaque} twice"
+                answers[command.opaque] = command
+    return answers

@@ -27,7 +27,6 @@ from rocketbed.routing.nameserver import Nameserver
 from rocketbed.routing.table import RoutingTable
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import HEAD
-from tests.model.again import run_again
 from tests.model.catalogue import MODELS, sessions
 from tests.model.damage import run_cuts, run_damage
 from tests.model.figures import run_figures
@@ -36,8 +35,9 @@ from tests.model.leaders import run_leaders
 from tests.model.lives import run_lives, run_remade
 from tests.model.model import Model, Put
 from tests.model.moments import run_moments
+from tests.model.redelivery import run_redelivery
 from tests.model.register import run_register
-from tests.model.registered import run_registered
+from tests.model.registration import run_registration
 from tests.model.routes import run_routes
 from tests.model.waiting import run_waiting
 
@@ -121,6 +121,9 @@ async def _idle(_self: object, **_options: object) -> None:
 
 Run = Callable[[int], Any]
 BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
+    (Registration, "announce", lambda _: lambda self: None, run_registration, "wait"),
+    (Delivered, "_is_delivered", lambda _: _always, run_redelivery, "lost"),
+    (SendBack, "handle", lambda _: _success, run_redelivery, "(code|lost)"),
     (Reader, "offset_by_time", later, run_lives, "time"),
     (Reader, "get_messages", skipping, run_lives, "pull"),
     (Index, "query", shorter, run_lives, "query"),
@@ -147,10 +150,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     ),
     (RoutingTable, "touch", lambda _: lambda self, *place, now_s: None, run_routes, "cluster"),
     (Roll, "record_death", lambda _: lambda self, *life: None, run_register, "(register|notice)"),
-    (SendBack, "handle", lambda _: _success, run_again, "(code|lost)"),
-    (Delivered, "_is_delivered", lambda _: _always, run_again, "lost"),
     (TableLog, "take_over", lambda _: _untaken, run_leaders, "tables"),
-    (Registration, "announce", lambda _: lambda self: None, run_registered, "wait"),
     (DamagedRanges, "cut", lambda _: lambda self, offset: None, run_cuts, "cut"),
     (Rates, "per_s", lambda _: lambda self, name: 0.0, run_figures, "figures"),
     (Nameserver, "run", lambda _: _idle, run_routes, "hang"),
