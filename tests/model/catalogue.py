@@ -5,7 +5,9 @@ from functools import partial
 from typing import Final
 
 from tests.model.damage import run_cuts, run_damage
+from tests.model.damaged_records import run_damaged_records
 from tests.model.figures import run_figures
+from tests.model.full_disk import run_full_disk
 from tests.model.groups import run_groups
 from tests.model.leaders import run_leaders
 from tests.model.lives import run_lives, run_remade
@@ -18,8 +20,6 @@ from tests.model.registration import run_registration
 from tests.model.replica_lives import run_replica_lives
 from tests.model.routes import run_routes
 from tests.model.sends import run_sends
-from tests.model.spoilt import run_spoilt
-from tests.model.tables import run_tables
 from tests.model.waiting import run_waiting
 
 Session = Callable[[], str]
@@ -36,14 +36,14 @@ def _lives(seed: int) -> str:
 
 
 MODELS: Final[Mapping[str, Run]] = {
+    "broker-full-disk": run_full_disk,
+    "broker-damaged-records": run_damaged_records,
     "broker-registration": run_registration,
     "broker-redelivery": run_redelivery,
     "broker-figures": run_figures,
     "broker-groups": run_groups,
     "broker-members": run_members,
     "broker-sends": run_sends,
-    "broker-spoilt": run_spoilt,
-    "broker-tables": run_tables,
     "broker-waiting": run_waiting,
     "failover-leaders": run_leaders,
     "failover-lives": run_replica_lives,
@@ -58,9 +58,9 @@ MODELS: Final[Mapping[str, Run]] = {
     "store-remade": run_remade,
 }
 SHORT: Final = (
+    "broker-damaged-records",
     "broker-redelivery",
     "broker-sends",
-    "broker-spoilt",
     "failover-register",
     "nameserver-routes",
     "store-cuts",

@@ -1,4 +1,4 @@
-"""Clients of two groups by hand, a model of what their node is to know, and their comparison."""
+"""Clients of two groups, a model of what their node must know, and the comparison of both."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,45 +24,49 @@ Place = tuple[str, str, int]
 
 @dataclass(slots=True)
 class Model:
-    """What the node is to know."""
+    """State that the node must have."""
 
     sent: dict[tuple[str, int], list[tuple[bytes, str]]] = field(default_factory=dict)
     """Body and tag of each message of a queue."""
     stands: dict[Place, int] = field(default_factory=dict)
+    """Positions."""
     resets: dict[Place, tuple[int, float]] = field(default_factory=dict)
-    """Where a group was sent, and until when it is told; for ever before its first pull."""
+    """Target of a reset, and the time until which pulls hear of it; infinite before the first."""
     pulled: dict[Place, int] = field(default_factory=dict)
     members: dict[tuple[str, str], None] = field(default_factory=dict)
     """Group and client."""
     reads: dict[str, set[str]] = field(default_factory=dict)
-    """Topics of a group that has members, by its last heartbeat."""
+    """Topics of a group with members, by its last heartbeat."""
     locks: dict[Place, tuple[str, float]] = field(default_factory=dict)
     """Client and end."""
     lock_slack_s: float = 0.0
-    """By so much a lock may end earlier."""
+    """Time by which a lock may end early."""
 
     def end(self, topic: str, queue: int) -> int:
         return len(self.sent.get((topic, queue), ()))
 
-    def forget(self, which: Callable[[Place], bool]) -> None:
-        """A group or a topic was deleted."""
+    def forget(self, matches: Callable[[Place], bool]) -> None:
+        """Delete a group or a topic."""
         tables: tuple[dict[Place, Any], ...] = (self.stands, self.resets, self.pulled)
         for table in tables:
-            for place in [one for one in table if which(one)]:
+            for place in [place for place in table if matches(place)]:
                 del table[place]
 
     def is_doubtful(self, place: Place, now: float) -> bool:
-        """Whether a lock may have ended, or not."""
+        """Return True if a lock may have ended, or not."""
         end = self.locks.get(place, ("", 0.0))[1]
         return end - self.lock_slack_s <= now < end
 
     def leave(self, group: str, client: str) -> None:
         del self.members[group, client]
-        if not any(one == group for one, _ in self.members):
+        if not self.clients(group):
             self.reads.pop(group, None)
 
-    def started_again(self) -> None:
-        """What is in memory only is gone, and no position is beyond its queue."""
+    def clients(self, group: str) -> list[str]:
+        return sorted(client for at, client in self.members if at == group)
+
+    def restarted(self) -> None:
+        """Forget state in memory, and bring positions down to the ends of their queues."""
         for memory in (self.resets, self.pulled, self.members, self.reads, self.locks):
             memory.clear()
         for place, offset in self.stands.items():
@@ -70,13 +74,10 @@ class Model:
 
 
 class Clients:
-    """Each with a connection of its own; an operator besides."""
+    """Clients with a connection each, and an operator."""
 
     def __init__(self, world: World, nursery: trio.Nursery, random: Random, model: Model) -> None:
-        self.world = world
-        self.nursery = nursery
-        self.random = random
-        self.model = model
+        self.world, self.nursery, self.random, self.model = world, nursery, random, model
         self.peers: dict[str, Peer] = {}
 
     def close(self) -> None:
@@ -89,6 +90,7 @@ class Clients:
         return self.peers[name]
 
     async def somebody(self) -> tuple[str, Peer]:
+        """Return a random client."""
         name = self.random.choice(CLIENTS)
         return name, await self.peer(name)
 
@@ -100,44 +102,43 @@ class Clients:
         return self.random.choice(GROUPS), *self.queue()
 
     async def compare(self, act: str) -> None:
+        """Compare members, positions and statistics with the model."""
         operator = await self.peer("operator")
-        for peer in self.peers.values():  # one that is silent for two minutes is closed
+        for peer in self.peers.values():  # a connection that is idle for two minutes is closed
             await peer.ask(Code.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}, 0)
         for group in GROUPS:
-            want = sorted(client for one, client in self.model.members if one == group)
-            code = ResponseCode.SUCCESS if want else ResponseCode.SYSTEM_ERROR
+            members = self.model.clients(group)
+            code = ResponseCode.SUCCESS if members else ResponseCode.SYSTEM_ERROR
             fields = {"consumerGroup": group}
             answer = await operator.ask(Code.GET_CONSUMER_LIST_BY_GROUP, fields, code)
-            told = ConsumerIdList.decode(answer.body).consumer_id_list if want else []
-            assert sorted(told) == want, f"members: {act}: {group}: {told} for {want}"
+            actual = ConsumerIdList.decode(answer.body).consumer_id_list if members else []
+            assert sorted(actual) == members, f"members: {act}: {group}: {actual}, not {members}"
             for topic, count in QUEUES.items():
                 for queue in range(count):
-                    # A new group begins at 0 where the first message is there still.
+                    # A new group begins at 0 while the first message has not expired.
                     first = 0 if self.model.end(topic, queue) else None
-                    stands = self.model.stands.get((group, topic, queue), first)
-                    where: dict[str, Any] = {"topic": topic, "queueId": queue}
-                    await operator.check_position(stands, consumerGroup=group, **where)
+                    position = self.model.stands.get((group, topic, queue), first)
+                    fields_of_queue: dict[str, Any] = {"topic": topic, "queueId": queue}
+                    await operator.check_position(position, consumerGroup=group, **fields_of_queue)
                 await self._compare_stats(operator, act, group, topic)
 
     async def _compare_stats(self, operator: Peer, act: str, group: str, topic: str) -> None:
-        """What tools show of a topic, and of a group in it."""
+        """Compare what tools show of a topic, and of a group in it."""
         fields = TopicRequest(topic=topic).encode()
         answer = await operator.ask(Code.GET_TOPIC_STATS_INFO, fields, 0)
         rows = TopicStatsTable.decode(answer.body).offset_table
-        told = {one.queue_id: (row.min_offset, row.max_offset) for one, row in rows.items()}
-        want = {one: (0, self.model.end(topic, one)) for one in range(QUEUES[topic])}
-        assert told == want, f"statistics: {act}: {topic}: {told} for {want}"
+        actual = {queue.queue_id: (row.min_offset, row.max_offset) for queue, row in rows.items()}
+        expected = {queue: (0, self.model.end(topic, queue)) for queue in range(QUEUES[topic])}
+        assert actual == expected, f"statistics: {act}: {topic}: {actual}, expected {expected}"
         if not any(place[:2] == (group, topic) for place in self.model.stands):
             return
-        answer = await operator.ask(
-            Code.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic}, 0
-        )
-        for one, row in ConsumeStats.decode(answer.body).offset_table.items():
-            place = group, topic, one.queue_id
-            stands = self.model.stands.get(place, 0)
-            pulled = max(stands, self.model.pulled.get(place, 0))
-            told_of = row.broker_offset, row.consumer_offset, row.pull_offset
-            wanted = self.model.end(topic, one.queue_id), stands, pulled
-            assert told_of == wanted, f"statistics: {act}: {place}: {told_of} for {wanted}"
-            has_last = 0 < stands <= wanted[0]
+        fields = {"consumerGroup": group, "topic": topic}
+        answer = await operator.ask(Code.GET_CONSUME_STATS, fields, 0)
+        for queue, row in ConsumeStats.decode(answer.body).offset_table.items():
+            place, end = (group, topic, queue.queue_id), self.model.end(topic, queue.queue_id)
+            position = self.model.stands.get(place, 0)
+            pulled = max(position, self.model.pulled.get(place, 0))
+            offsets = row.broker_offset, row.consumer_offset, row.pull_offset
+            assert offsets == (end, position, pulled), f"statistics: {act}: {place}: {offsets}"
+            has_last = 0 < position <= end
             assert (row.last_timestamp > 0) == has_last, f"statistics: {act}: {place}: {row}"

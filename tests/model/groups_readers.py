@@ -1,4 +1,4 @@
-"""Messages of two groups: sent several at once, pulled, waited for."""
+"""Messages of two groups: sent several at once, pulled, and waited for by long polls."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +12,11 @@ from rocketbed.wire.message import decode_messages
 from tests.model.broker import Peer
 from tests.model.groups_model import GROUPS, Clients, Code, Place
 
-TOLD_S: Final = 30.0
-"""How long a group's pulls are told of a reset."""
+REPORTED_S: Final = 30.0
+"""Time for which a group's pulls are told of a reset."""
 TAGS: Final = ("red", "blue")
-HELD: Final = 2
-"""The flag of a pull that may wait."""
+MAY_WAIT: Final = 2
+"""Flag of a long poll."""
 
 
 class Readers(Clients):
@@ -25,71 +25,80 @@ class Readers(Clients):
     _number = 0
 
     async def send(self) -> None:
-        """Up to six, none of which waits for the answer to another."""
+        """Send up to six messages at the same time."""
         _, peer = await self.somebody()
-        given: dict[tuple[str, int], dict[int, tuple[bytes, str]]] = {}
+        placed: dict[tuple[str, int], dict[int, tuple[bytes, str]]] = {}
 
-        async def one(topic: str, queue: int, body: bytes, tag: str) -> None:
+        async def send_message(topic: str, queue: int, body: bytes, tag: str) -> None:
             answer = await peer.send(b=topic, e=queue, body=body, properties={"TAGS": tag})
-            assert answer.fields["queueId"] == str(queue), f"sent: {answer.fields} for {queue}"
+            assert answer.fields["queueId"] == str(queue), f"sent: {answer.fields}, not {queue}"
             offset = int(answer.fields["queueOffset"])
-            given.setdefault((topic, queue), {})[offset] = (body, tag)
+            placed.setdefault((topic, queue), {})[offset] = (body, tag)
 
         async with trio.open_nursery() as nursery:
             for _ in range(self.random.choice((1, 1, 3, 6))):
                 self._number += 1
                 body, tag = b"%d" % self._number * 3, self.random.choice(TAGS)
-                nursery.start_soon(one, *self.queue(), body, tag)
-        for queue, by_offset in given.items():
-            known = self.model.sent.setdefault(queue, [])
-            want = list(range(len(known), len(known) + len(by_offset)))
-            assert sorted(by_offset) == want, f"sent: {queue}: {by_offset} for {want}"
-            known += [by_offset[offset] for offset in want]
+                nursery.start_soon(send_message, *self.queue(), body, tag)
+        for queue, by_offset in placed.items():
+            stored = self.model.sent.setdefault(queue, [])
+            offsets = list(range(len(stored), len(stored) + len(by_offset)))
+            assert sorted(by_offset) == offsets, f"sent: {queue}: {by_offset}, not {offsets}"
+            stored += [by_offset[offset] for offset in offsets]
 
     async def pull(self) -> None:
-        """With the position that it wants to be kept, or without; a pull that is sent elsewhere
-        keeps none."""
+        """Pull, perhaps with a position to commit, which counts unless the pull is redirected."""
         _, peer = await self.somebody()
         place = group, topic, queue = self.place()
         end = self.model.end(topic, queue)
         offset = self.random.randrange(end + 1)
-        where: dict[str, Any] = {"consumerGroup": group, "topic": topic, "queueId": queue}
-        target = self._told(place, offset)
+        fields: dict[str, Any] = {"consumerGroup": group, "topic": topic, "queueId": queue}
+        target = self._redirection(place, offset)
         if target is not None:
-            answer = await peer.pull(ResponseCode.PULL_OFFSET_MOVED, queueOffset=offset, **where)
-            told = answer.fields["nextBeginOffset"]
-            assert told == str(target), f"reset: {place}: {told} for {target}"
+            answer = await peer.pull(ResponseCode.PULL_OFFSET_MOVED, queueOffset=offset, **fields)
+            actual = answer.fields["nextBeginOffset"]
+            assert actual == str(target), f"reset: {place}: {actual}, expected {target}"
             return
         tag = self.random.choice((*TAGS, "*"))
-        some = self.model.sent.get((topic, queue), [])[offset:]
-        fits = [body for body, one in some if tag in (one, "*")][:32]
-        code = ResponseCode.SUCCESS if fits else ResponseCode.PULL_RETRY_IMMEDIATELY
-        code = code if some else ResponseCode.PULL_NOT_FOUND
-        commits, at = self.random.random() < 0.5, self.random.randrange(-1, end + 2)
-        where |= {"sysFlag": 4 | commits, "commitOffset": at}
-        answer = await peer.pull(code, queueOffset=offset, tags=tag, **where)
+        available = self.model.sent.get((topic, queue), [])[offset:]
+        bodies = [body for body, message_tag in available if tag in (message_tag, "*")][:32]
+        code = ResponseCode.SUCCESS if bodies else ResponseCode.PULL_RETRY_IMMEDIATELY
+        code = code if available else ResponseCode.PULL_NOT_FOUND
+        commits, position = self.random.random() < 0.5, self.random.randrange(-1, end + 2)
+        fields |= {"sysFlag": 4 | commits, "commitOffset": position}
+        answer = await peer.pull(code, queueOffset=offset, tags=tag, **fields)
         self.model.pulled[place] = offset
-        if commits and at >= 0:
-            self.model.stands[place] = at
-        bodies = [one.body for one in decode_messages(answer.body)] if fits else []
-        assert bodies == fits, f"pull: {place} from {offset}: {len(bodies)} for {len(fits)}"
+        if commits and position >= 0:
+            self.model.stands[place] = position
+        actual_bodies = [one.body for one in decode_messages(answer.body)] if bodies else []
+        assert actual_bodies == bodies, f"pull: {place} from {offset}: {len(actual_bodies)}"
 
-    def _told(self, place: Place, offset: int) -> int | None:
-        """Where a pull is sent; None once it comes from there."""
+    def _redirection(self, place: Place, offset: int) -> int | None:
+        """Return the target of a reset; None once a pull comes from it."""
         if place not in self.model.resets:
             return None
         target, until = self.model.resets[place]
         now = trio.current_time()
-        until = min(until, now + TOLD_S)
+        until = min(until, now + REPORTED_S)
         if target == offset or now > until:
             del self.model.resets[place]
             return None
         self.model.resets[place] = (target, until)
         return target
 
+    def _long_poll(self, place: Place, **changes: Any) -> Command:
+        group, topic, queue = place
+        return Peer.pull_request(
+            consumerGroup=group, topic=topic, queueId=queue,
+            queueOffset=self.model.end(topic, queue), sysFlag=4 | MAY_WAIT,
+            suspendTimeoutMillis=30_000, **changes,
+        )  # fmt: skip
+
     async def hold(self) -> None:
-        """A pull at the end waits for a message with its tag, or for a reset. Another message does
-        not wake it, but for the node's look at all of them each 5 s: not twice within two."""
+        """Let a pull wait at the end for a message with its tag, or for a reset.
+
+        Only the node's check of all long polls, each 5 s, may wake it before: not twice in a row.
+        """
         place = self.place()
         if place not in self.model.resets and not await self._holds(place):
             assert await self._holds(place), f"hold: {place}: woken by another tag"
@@ -98,16 +107,12 @@ class Readers(Clients):
         _, peer = await self.somebody()
         operator = await self.peer("operator")
         group, topic, queue = place
-        end = self.model.end(topic, queue)
-        asked = peer.pull_request(
-            consumerGroup=group, topic=topic, queueId=queue, queueOffset=end, sysFlag=4 | HELD,
-            suspendTimeoutMillis=30_000, tags="red",
-        )  # fmt: skip
+        end, command = self.model.end(topic, queue), self._long_poll(place, tags="red")
         connection, answers = peer.connection, list[Command]()
         assert connection is not None
 
         async def pull() -> None:
-            answers.append(await connection.request(asked, timeout_s=60))
+            answers.append(await connection.request(command, timeout_s=60))
 
         self.model.pulled[place] = end
         async with trio.open_nursery() as nursery:
@@ -127,35 +132,31 @@ class Readers(Clients):
                 await operator.ask(code, header.encode(), 0)
                 self.model.stands[place] = 0
                 if end:
-                    self.model.resets[place] = (0, trio.current_time() + TOLD_S)
+                    self.model.resets[place] = (0, trio.current_time() + REPORTED_S)
             await trio.sleep(0.5)
-            assert bool(answers), f"hold: {place} waits on"
+            assert bool(answers), f"hold: {place} is not answered"
         return True
 
     @asynccontextmanager
     async def held(self, topic: str, queue: int) -> AsyncIterator[list[Command]]:
-        """A pull of a group that waits at the end of a queue, unless that is its beginning; what it
-        was answered by the end, which it has to be."""
-        group, end, answers = GROUPS[0], self.model.end(topic, queue), list[Command]()
+        """Yield the answers of a pull that waits at the end of a queue, unless that is its
+        beginning; it must be answered by the end of the context."""
+        place, answers = (GROUPS[0], topic, queue), list[Command]()
         _, peer = await self.somebody()
-        asked = peer.pull_request(
-            consumerGroup=group, topic=topic, queueId=queue, queueOffset=end, sysFlag=4 | HELD,
-            suspendTimeoutMillis=30_000,
-        )  # fmt: skip
-        connection = peer.connection
+        command, connection = self._long_poll(place), peer.connection
         assert connection is not None
 
         async def pull() -> None:
-            answers.append(await connection.request(asked, timeout_s=60))
+            answers.append(await connection.request(command, timeout_s=60))
 
         async with trio.open_nursery() as nursery:
-            is_held = end > 0 and (group, topic, queue) not in self.model.resets
+            is_held = self.model.end(topic, queue) > 0 and place not in self.model.resets
             if is_held:
                 nursery.start_soon(pull)
                 await trio.sleep(0.1)
                 assert not answers, f"hold: {answers} at the end of {topic}/{queue}"
             yield answers
-            assert len(answers) == is_held, f"hold: {topic}/{queue} is answered {answers}"
+            assert len(answers) == is_held, f"hold: {topic}/{queue}: {len(answers)} answers"
             nursery.cancel_scope.cancel()
 
     async def _put(self, peer: Peer, topic: str, queue: int, tag: str) -> None:

@@ -1,4 +1,4 @@
-"""All of a queue, as a client by hand reads it."""
+"""Reading a whole queue with the client of a model."""
 
 from rocketbed.wire.command import ResponseCode
 from rocketbed.wire.message import StoredMessage, decode_messages
@@ -6,14 +6,14 @@ from tests.model.broker import Peer
 
 
 async def all_of(peer: Peer, topic: str, queue: int, offset: int = 0) -> list[StoredMessage]:
-    """Its messages from an offset on; none of a queue that is not there."""
+    """Return the messages of a queue from an offset on; none if the queue does not exist."""
     assert peer.connection is not None
-    found: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     while True:
-        asked = peer.pull_request(
-            topic=topic, queueId=queue, queueOffset=offset + len(found), consumerGroup="tools"
+        command = peer.pull_request(
+            topic=topic, queueId=queue, queueOffset=offset + len(messages), consumerGroup="tools"
         )
-        answer = await peer.connection.request(asked, timeout_s=60)
+        answer = await peer.connection.request(command, timeout_s=60)
         if answer.code != ResponseCode.SUCCESS:
-            return found
-        found += decode_messages(answer.body)
+            return messages
+        messages += decode_messages(answer.body)

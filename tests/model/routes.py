@@ -1,5 +1,7 @@
-"""A nameserver and brokers by hand that come, change, go and fall silent, beside a model of what
-its tables are then (wire.md 3.2 to 3.8): each answer has to be just that."""
+"""A nameserver beside a model of its tables (wire.md 3.2 to 3.8).
+
+Scripted brokers register, change, leave and fall silent; each answer must be that of the model.
+"""
 
 from random import Random
 from typing import Any, Final
@@ -52,9 +54,9 @@ PLACE: Final = ("10.0.0.1", 9876)
 TOPICS: Final = ("T", "U", "V")
 ORDER: Final = "ORDER_TOPIC_CONFIG"
 TIMEOUTS_S: Final = (20.0, 120.0)
-"""The second is the default, which is not said."""
+"""The second is the default, which is not sent."""
 LATE_S: Final = 3.0
-"""More than a scan and an answer take."""
+"""Longer than a scan and an answer take."""
 STEPS: Final = 150
 
 
@@ -71,7 +73,7 @@ async def _serve(world: World, seed: int) -> None:
 
 
 class _Brokers:
-    """All of them, each with a connection of its own."""
+    """Brokers and a client with a connection each."""
 
     def __init__(self, world: World, nursery: trio.Nursery, random: Random) -> None:
         self._world = world
@@ -83,8 +85,8 @@ class _Brokers:
 
     async def run(self) -> None:
         acts = {
-            self._register: 10, self._again: 5, self._unregister: 2, self._touch: 4, self._close: 2,
-            self._permit: 3, self._delete: 2, self._announce: 2, self._order: 1, self._rest: 4,
+            self._register: 10, self._repeat: 5, self._unregister: 2, self._touch: 4,
+            self._close: 2, self._permit: 3, self._delete: 2, self._announce: 2, self._order: 1, self._pause: 4,
         }  # fmt: skip
         for act in self._random.choices(list(acts), list(acts.values()), k=STEPS):
             await act()
@@ -92,48 +94,45 @@ class _Brokers:
             await self._compare(act.__name__)
 
     async def _ask(
-        self,
-        code: int,
-        fields: dict[str, str] | None,
-        body: bytes = b"",
-        *,
-        by: str = "client",
-        version: int = VERSION,
-    ) -> Command:
+        self, code: int, fields: dict[str, str] | None, body: bytes = b"", *,
+        by: str = "client", version: int = VERSION,
+    ) -> Command:  # fmt: skip
         while True:
             link = self._links.get(by)
             if link is None:
                 link = self._links[by] = await dial(self._world, PLACE)
                 self._nursery.start_soon(link.run)
-            asked = request(code, fields, body)
-            asked.version = version
+            command = request(code, fields, body)
+            command.version = version
             try:
-                return await link.request(asked, timeout_s=60)
+                return await link.request(command, timeout_s=60)
             except ConnectionLost:  # it was idle for two minutes
                 del self._links[by]
 
-    def _somebody(self) -> tuple[str, str, str]:
-        """An address, its broker name and cluster."""
+    def _broker(self) -> tuple[str, str, str]:
+        """Return an address, its broker name and cluster."""
         name = self._random.choice(list(CLUSTERS))
         return f"{name}-{self._random.randrange(3)}:10911", name, CLUSTERS[name]
 
     async def _register(self) -> None:
-        address, name, _ = self._somebody()
+        address, name, _ = self._broker()
         self._counter += 1
         version = (self._counter, self._random.choice((0, 0, 1)))
-        await self._announces(address, name, self._random.choice((0, 0, 1, 2)), version)
+        await self._send_registration(address, name, self._random.choice((0, 0, 1, 2)), version)
 
-    async def _again(self) -> None:
-        """One that is there says the same version once more, whatever it has."""
+    async def _repeat(self) -> None:
+        """Register a live broker with the same version, and perhaps other topics."""
         if self._model.live:
             address, live = self._random.choice(list(self._model.live.items()))
-            await self._announces(address, live.name, live.number, live.version)
+            await self._send_registration(address, live.name, live.number, live.version)
 
-    async def _announces(
+    async def _send_registration(
         self, address: str, name: str, number: int, version: tuple[int, int]
     ) -> None:
         some = self._random.sample(TOPICS, self._random.choice((1, 2, 3)))
-        topics = {one: (self._random.randrange(1, 9), self._random.choice((6, 4))) for one in some}
+        topics = {
+            name: (self._random.randrange(1, 9), self._random.choice((6, 4))) for name in some
+        }
         timeout_s = self._random.choice(TIMEOUTS_S)
         header = RegisterBrokerRequest(
             brokerName=name, brokerAddr=address, clusterName=CLUSTERS[name], haServerAddr="ha",
@@ -143,8 +142,8 @@ class _Brokers:
         table = TopicConfigTable(
             data_version=DataVersion(counter=version[0], state_version=version[1]),
             topic_config_table={
-                one: TopicConfig(topic_name=one, read_queue_nums=queues, perm=perm)
-                for one, (queues, perm) in topics.items()
+                topic: TopicConfig(topic_name=topic, read_queue_nums=queues, perm=perm)
+                for topic, (queues, perm) in topics.items()
             },
         )
         body = RegisterBrokerBody(topic_config_serialize_wrapper=table).encode()
@@ -156,14 +155,14 @@ class _Brokers:
         assert answer.code == 0, f"registered: {address}: {answer.remark}"
         new = Live(name, number, version, timeout_s, trio.current_time(), self._links[address])
         master = self._model.register(address, new, topics)
-        told = (answer.fields.get("masterAddr"), answer.fields.get("haServerAddr"))
-        assert told == (master, "ha" if master else None), f"registered: {told} for {master}"
+        actual = (answer.fields.get("masterAddr"), answer.fields.get("haServerAddr"))
+        assert actual == (master, "ha" if master else None), f"registered: {actual}, not {master}"
         orders = KvTable.decode(answer.body).table if answer.body else {}
-        assert orders == self._model.orders, f"registered: {orders} for {self._model.orders}"
+        assert orders == self._model.orders, f"registered: {orders}, expected {self._model.orders}"
         assert bool(answer.body) == bool(orders), f"registered: a body of {orders}"
 
     async def _unregister(self) -> None:
-        address, name, cluster = self._somebody()
+        address, name, cluster = self._broker()
         header = BrokerIdentityRequest(
             brokerName=name, brokerAddr=address, clusterName=cluster, brokerId=0
         )
@@ -171,8 +170,8 @@ class _Brokers:
         self._model.leave(address)
 
     async def _touch(self) -> None:
-        """A sign of life, in either form."""
-        address, name, cluster = self._somebody()
+        """Send a heartbeat of either form."""
+        address, name, cluster = self._broker()
         if self._random.random() < 0.5:
             beat = BrokerHeartbeatRequest(clusterName=cluster, brokerAddr=address, brokerName=name)
             await self._ask(Code.BROKER_HEARTBEAT, beat.encode(), by=address)
@@ -185,31 +184,31 @@ class _Brokers:
             counter += self._random.randrange(2)
             body = DataVersion(counter=counter, state_version=state).encode()
             answer = await self._ask(Code.QUERY_DATA_VERSION, header.encode(), body, by=address)
-            is_other = live is None or live.version != (counter, state)
+            is_changed = live is None or live.version != (counter, state)
             if live is not None and live.number == 0:
-                is_other = is_other or self._model.is_not_own(address, name)
-            told = answer.fields["changed"]
-            assert told == str(is_other).lower(), f"version: {address}: {told} for {is_other}"
+                is_changed = is_changed or self._model.is_foreign(address, name)
+            changed = answer.fields["changed"]
+            assert changed == str(is_changed).lower(), f"version: {address}: changed {changed}"
         if address in self._model.live:
             self._model.live[address].heard_s = trio.current_time()
 
     async def _close(self) -> None:
-        """A connection ends: who registered on it last is gone."""
-        address, _, _ = self._somebody()
+        """End a connection: brokers that registered on it last leave."""
+        address, _, _ = self._broker()
         link = self._links.pop(address, None)
         if link is not None:
             link.close()
             await trio.sleep(0.5)
-            for at in [at for at, one in self._model.live.items() if one.link is link]:
+            for at in [at for at, live in self._model.live.items() if live.link is link]:
                 self._model.leave(at)
 
     async def _permit(self) -> None:
         name, writes = self._random.choice(list(CLUSTERS)), self._random.random() < 0.5
         code = Code.ADD_WRITE_PERM_OF_BROKER if writes else Code.WIPE_WRITE_PERM_OF_BROKER
         answer = await self._ask(code, BrokerNameRequest(brokerName=name).encode())
-        told = answer.fields["addTopicCount" if writes else "wipeTopicCount"]
+        actual = answer.fields["addTopicCount" if writes else "wipeTopicCount"]
         count = self._model.allow(name, writes=writes)
-        assert told == str(count), f"permission: of {told} topics for {count}"
+        assert actual == str(count), f"permission: {actual} topics, expected {count}"
 
     async def _delete(self) -> None:
         topic, cluster = self._random.choice(TOPICS), self._random.choice((None, "c1", "c2"))
@@ -219,7 +218,7 @@ class _Brokers:
         self._model.delete(*names, topic=topic)
 
     async def _announce(self) -> None:
-        """Queues of one topic by themselves (217); they need a broker that is there."""
+        """Register the queues of a single topic (217), which needs a live broker."""
         name, topic = self._random.choice(list(CLUSTERS)), self._random.choice(TOPICS)
         queues = self._random.randrange(1, 9)
         data = QueueData(broker_name=name, read_queue_nums=queues, write_queue_nums=8, perm=6)
@@ -235,18 +234,18 @@ class _Brokers:
         header = PutKvRequest(namespace=ORDER, key=topic, value=value)
         await self._ask(Code.PUT_KV_CONFIG, header.encode())
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         await trio.sleep(self._random.choice((4, 11, 40)))
 
     async def _expire(self) -> None:
-        """Take off who was silent for too long; never ask in the moment when it is decided."""
+        """Remove silent brokers; do not ask close to the end of a timeout."""
         live = self._model.live.values()
-        due = [trio.current_time() - one.heard_s - one.timeout_s for one in live]
-        if any(-1 < late < LATE_S for late in due):
+        overdue = [trio.current_time() - one.heard_s - one.timeout_s for one in live]
+        if any(-1 < late_s < LATE_S for late_s in overdue):
             await trio.sleep(LATE_S + 1)
         now = trio.current_time()
-        for address, one in list(self._model.live.items()):
-            if now - one.heard_s > one.timeout_s:
+        for address, broker in list(self._model.live.items()):
+            if now - broker.heard_s > broker.timeout_s:
                 self._model.leave(address)
 
     async def _compare(self, act: str) -> None:
@@ -255,42 +254,46 @@ class _Brokers:
             header = GetRouteRequest(topic=topic, acceptStandardJsonOnly=strict)
             code = Code.GET_ROUTEINFO_BY_TOPIC
             answer = await self._ask(code, header.encode(), version=version)
-            held, queues = self._model.route(topic)
-            if not held:
-                assert answer.code == ResponseCode.TOPIC_NOT_EXIST, f"route: {act}: {topic} is"
+            addresses, queues = self._model.route(topic)
+            if not addresses:
+                assert answer.code == ResponseCode.TOPIC_NOT_EXIST, f"route: {act}: {topic} exists"
                 continue
             assert answer.code == 0, f"route: {act}: {topic}: {answer.remark}"
             is_quoted = b'"brokerAddrs":{"' in answer.body
             assert is_quoted == (strict or version > 400), f"route: {answer.body!r}"
             data = TopicRouteData.decode(answer.body)
-            told: Any = {one.broker_name: one.broker_addrs for one in data.broker_datas}
-            assert told == held, f"route: {act}: {topic} of {told} for {held}"
-            told = {one.broker_name: (one.read_queue_nums, one.perm) for one in data.queue_datas}
-            assert told == queues, f"route: {act}: {topic}: {told} for {queues}"
+            actual: Any = {row.broker_name: row.broker_addrs for row in data.broker_datas}
+            assert actual == addresses, f"route: {act}: {topic}: {actual}, expected {addresses}"
+            actual = {row.broker_name: (row.read_queue_nums, row.perm) for row in data.queue_datas}
+            assert actual == queues, f"route: {act}: {topic}: {actual}, expected {queues}"
             order = self._model.orders.get(topic)
-            assert data.order_topic_conf == order, f"route: {data.order_topic_conf}, {order}"
+            assert data.order_topic_conf == order, (
+                f"route: {data.order_topic_conf}, expected {order}"
+            )
         await self._compare_clusters(act)
 
     async def _compare_clusters(self, act: str) -> None:
         numbers = self._model.numbers
         info = ClusterInfo.decode((await self._ask(Code.GET_BROKER_CLUSTER_INFO, {})).body)
-        told: Any = {name: one.broker_addrs for name, one in info.broker_addr_table.items()}
-        assert told == numbers, f"cluster: {act}: {told} for {numbers}"
+        actual: Any = {name: row.broker_addrs for name, row in info.broker_addr_table.items()}
+        assert actual == numbers, f"cluster: {act}: {actual}, expected {numbers}"
         for cluster in ("c1", "c2"):
             names = {name for name in numbers if CLUSTERS[name] == cluster}
-            told = set(info.cluster_addr_table.get(cluster, []))
-            assert told == names, f"cluster: {act}: {cluster} of {told} for {names}"
+            actual = set(info.cluster_addr_table.get(cluster, []))
+            assert actual == names, f"cluster: {act}: {cluster}: {actual}, expected {names}"
             header = ClusterRequest(cluster=cluster)
-            want = {topic for topic, at in self._model.topics.items() if names & at.keys()}
-            await self._topics(act, Code.GET_TOPICS_BY_CLUSTER, header.encode(), want)
+            topics = {topic for topic, at in self._model.topics.items() if names & at.keys()}
+            await self._check_topics(act, Code.GET_TOPICS_BY_CLUSTER, header.encode(), topics)
             group = MemberGroupRequest(clusterName=cluster, brokerName="a")
             body = (await self._ask(Code.GET_BROKER_MEMBER_GROUP, group.encode())).body
-            told = MemberGroupBody.decode(body).broker_member_group.broker_addrs
-            held = numbers.get("a", {}) if cluster == "c1" else {}
-            assert told == held, f"members: {act}: {told} for {held}"
+            actual = MemberGroupBody.decode(body).broker_member_group.broker_addrs
+            members = numbers.get("a", {}) if cluster == "c1" else {}
+            assert actual == members, f"members: {act}: {actual}, expected {members}"
         code = Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        await self._topics(act, code, {}, set(self._model.topics))
+        await self._check_topics(act, code, {}, set(self._model.topics))
 
-    async def _topics(self, act: str, code: int, fields: dict[str, str], want: set[str]) -> None:
-        told = set(TopicList.decode((await self._ask(code, fields)).body).topic_list)
-        assert told == want, f"topics: {act}: {told} for {want}"
+    async def _check_topics(
+        self, act: str, code: int, fields: dict[str, str], expected: set[str]
+    ) -> None:
+        actual = set(TopicList.decode((await self._ask(code, fields)).body).topic_list)
+        assert actual == expected, f"topics: {act}: {actual}, expected {expected}"

@@ -1,5 +1,5 @@
-"""What a nameserver's tables are to be, as brokers come, change, go and fall silent (wire.md 3.2 to
-3.8)."""
+"""Tables that a nameserver must have after brokers register, change, leave and fall silent
+(wire.md 3.2 to 3.8)."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -7,10 +7,12 @@ from typing import Final
 from rocketbed.remoting.connection import Connection
 
 CLUSTERS: Final = {"a": "c1", "b": "c1", "z": "c2"}
-"""By broker name."""
+"""Cluster of each broker name."""
 ACTING: Final = {"a": True, "b": None, "z": False}
-"""Whether a slave may act as master; None of a broker too old to know."""
+"""True if a slave may act as master; None for a broker too old to know."""
 WRITE: Final = 2
+Queues = tuple[int, int]
+"""Number of queues, and their permission."""
 
 
 @dataclass(slots=True)
@@ -28,94 +30,91 @@ class Live:
 
 @dataclass(slots=True)
 class Model:
-    """What the tables are to be."""
+    """Expected tables."""
 
     numbers: dict[str, dict[int, str]] = field(default_factory=dict)
-    """Broker name -> id -> address; no name without one."""
-    topics: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
-    """Topic -> broker name -> queues and permission."""
+    """Broker name -> id -> address; no name without an address."""
+    topics: dict[str, dict[str, Queues]] = field(default_factory=dict)
+    """Topic -> broker name -> queues."""
     live: dict[str, Live] = field(default_factory=dict)
     """By address."""
     orders: dict[str, str] = field(default_factory=dict)
-    whose: dict[str, str] = field(default_factory=dict)
-    """Broker name -> address of the one whose whole table was taken last."""
+    source: dict[str, str] = field(default_factory=dict)
+    """Broker name -> address whose whole table was taken last."""
 
-    def register(self, address: str, new: Live, topics: dict[str, tuple[int, int]]) -> str | None:
-        """The master's address as the answer has it, or None."""
+    def register(self, address: str, new: Live, topics: dict[str, Queues]) -> str | None:
+        """Return the master's address in the answer, or None."""
         name, number, acting = new.name, new.number, ACTING[new.name]
-        held = self.numbers.get(name, {})
-        before = {number: address} | held
-        holder = self.live.get(before[number])
-        if before[number] != address and holder and holder.version[1] > new.version[1]:
+        addresses = self.numbers.get(name, {})
+        holder = addresses.get(number, address)
+        registered = self.live.get(holder)
+        if holder != address and registered and registered.version[1] > new.version[1]:
             self.live.pop(address, None)
             return None
-        is_first = number not in held
-        held = {one: at for one, at in held.items() if at != address} | {number: address}
-        self.numbers[name] = held
-        if number == 0 or (number == min(held) and acting is not None):
+        is_first = number not in addresses
+        addresses = {at: one for at, one in addresses.items() if one != address}
+        self.numbers[name] = addresses = addresses | {number: address}
+        if number == 0 or (number == min(addresses) and acting is not None):
             last = self.live.get(address)
-            is_other = is_first or last is None or last.version != new.version
-            is_other = is_other or self.is_not_own(address, name)
+            is_change = is_first or last is None or last.version != new.version
+            is_change = is_change or self.is_foreign(address, name)
             for topic, (queues, perm) in topics.items():
-                if is_other or name not in self.topics.get(topic, {}):
+                if is_change or name not in self.topics.get(topic, {}):
                     perm = perm & ~WRITE if number and acting else perm
                     self.topics.setdefault(topic, {})[name] = (queues, perm)
             if len(topics) != 1:
-                self.whose[name] = address
+                self.source[name] = address
         self.live[address] = new
-        master = held.get(0)
+        master = addresses.get(0)
         return master if number and master in self.live else None
 
-    def is_not_own(self, address: str, name: str) -> bool:
-        """Whether a broker name's topics have the queues of another address."""
-        return self.whose.get(name, address) != address
+    def is_foreign(self, address: str, name: str) -> bool:
+        """Return True if the broker name's queues are those of another address."""
+        return self.source.get(name, address) != address
 
     def leave(self, address: str) -> None:
-        """An id goes to who announced it before, else to nobody."""
+        """Remove an address; its ids go to the live address that announced them last."""
         self.live.pop(address, None)
         name = address.partition("-")[0]
-        held = self.numbers.get(name, {})
-        for number in [one for one, at in held.items() if at == address]:
-            del held[number]
+        addresses = self.numbers.get(name, {})
+        for number in [at for at, holder in addresses.items() if holder == address]:
+            del addresses[number]
             heirs = [
-                (one.heard_s, at)
-                for at, one in self.live.items()
-                if (one.name, one.number) == (name, number)
+                (live.heard_s, heir)
+                for heir, live in self.live.items()
+                if (live.name, live.number) == (name, number)
             ]
             if heirs:
-                held[number] = max(heirs)[1]
-            if held and 0 not in held and ACTING[name]:
+                addresses[number] = max(heirs)[1]
+            if addresses and 0 not in addresses and ACTING[name]:
                 self.allow(name, writes=False)
-        if not held:
+        if not addresses:
             self.numbers.pop(name, None)
-            self.whose.pop(name, None)
+            self.source.pop(name, None)
             self.delete(name)
 
     def allow(self, name: str, *, writes: bool) -> int:
-        """Set or clear the permission to write; of how many topics."""
-        mine = [served for served in self.topics.values() if name in served]
-        for served in mine:
-            queues, perm = served[name]
-            served[name] = (queues, 6 if writes else perm & ~WRITE)
-        return len(mine)
+        """Set or clear the permission to write; return the number of topics."""
+        tables = [brokers for brokers in self.topics.values() if name in brokers]
+        for brokers in tables:
+            queues, perm = brokers[name]
+            brokers[name] = (queues, 6 if writes else perm & ~WRITE)
+        return len(tables)
 
     def delete(self, *names: str, topic: str | None = None) -> None:
-        """Brokers' queues of a topic, or of all."""
-        for one in list(self.topics) if topic is None else [topic]:
-            left = {
-                name: has for name, has in self.topics.get(one, {}).items() if name not in names
-            }
-            self.topics[one] = left
-            if not left:
-                del self.topics[one]
+        """Delete the queues of brokers in a topic, or in all."""
+        for name in list(self.topics) if topic is None else [topic]:
+            brokers = self.topics.get(name, {})
+            self.topics[name] = {at: queues for at, queues in brokers.items() if at not in names}
+            if not self.topics[name]:
+                del self.topics[name]
 
-    def route(self, topic: str) -> tuple[dict[str, dict[int, str]], dict[str, tuple[int, int]]]:
-        """Addresses and queues by broker name."""
+    def route(self, topic: str) -> tuple[dict[str, dict[int, str]], dict[str, Queues]]:
+        """Return addresses and queues by broker name."""
         queues = self.topics.get(topic, {})
-        found = {}
+        addresses = {}
         for name, (_, perm) in queues.items():
-            held = dict(self.numbers[name])
-            if ACTING[name] and 0 not in held and not perm & WRITE:
-                held[0] = held.pop(min(held))
-            found[name] = held
-        return found, queues
+            addresses[name] = dict(self.numbers[name])
+            if ACTING[name] and 0 not in addresses[name] and not perm & WRITE:
+                addresses[name][0] = addresses[name].pop(min(addresses[name]))
+        return addresses, queues

@@ -1,5 +1,8 @@
-"""A broker whose tables cannot be written for a while: who asks for a change is told so, nothing is
-changed by halves, and what is asked again when there is room is done, and outlives a power cut."""
+"""A broker whose disk takes no tables for a while.
+
+Each change is refused as a whole; repeated when there is room, it succeeds and survives a power
+cut.
+"""
 
 import errno
 from functools import partial
@@ -27,26 +30,26 @@ OPERATIONS: Final = ("create", "write", "sync", "rename")
 LATE_S: Final = 30.0
 
 
-def run_tables(seed: int) -> str:
+def run_full_disk(seed: int) -> str:
     with Stage(f"tables/{seed}") as stage:
         stage.node(NODE, SETTINGS)
-        tables = Tables(stage, Random(f"tables/{seed}"))
-        Script(stage.simulation).play("peer", tables.troubles)
+        operator = Operator(stage, Random(f"tables/{seed}"))
+        Script(stage.simulation).play("peer", operator.change_all)
         stage.simulation.power_cut(NODE, "strict")
         stage.node(NODE, SETTINGS)
-        Script(stage.simulation).play("peer", tables.afterwards)
+        Script(stage.simulation).play("peer", operator.check_all)
         return stage.simulation.digest()
 
 
-class Tables:
-    """Who asks for changes."""
+class Operator:
+    """A client that changes topics."""
 
     def __init__(self, stage: Stage, random: Random) -> None:
         self._stage, self._random = stage, random
         self._topics: dict[str, bool] = {}
-        """By name, whether it is there in the end."""
+        """True if the topic of this name exists in the end."""
 
-    async def troubles(self, world: World) -> None:
+    async def change_all(self, world: World) -> None:
         operations = list(OPERATIONS)
         self._random.shuffle(operations)
         for number, operation in enumerate(operations):
@@ -65,40 +68,42 @@ class Tables:
         fault = SimFault(operation=operation, path="*/config/*", error=errno.ENOSPC, times=None)
         disk.faults.append(fault)
         delete = partial(peer.ask, Code.DELETE_TOPIC_IN_BROKER)
-        gone = TopicRequest(topic=old).encode()
-        await delete(gone, Answer.SYSTEM_ERROR)
+        fields = TopicRequest(topic=old).encode()
+        await delete(fields, Answer.SYSTEM_ERROR)
         assert (await peer.topic(old)).topic_name == old, f"tables: {old} is half deleted"
         await peer.create(Answer.SYSTEM_ERROR, topic=new)
         await peer.send(Answer.SYSTEM_ERROR, b=auto, c="TBW102", d=2)
-        assert fault.fired > 2, f"load: {operation}: {fault.fired} times"
-        found = decode_messages((await peer.pull(Answer.SUCCESS, topic=old)).body)
-        assert [one.body for one in found] == [b"before"], f"tables: {old}: {found}"
-        await peer.send(Answer.SYSTEM_ERROR, b=old, body=b"in vain")  # its topic is not on disk
+        assert fault.fired > 2, f"load: {operation} failed {fault.fired} times"
+        messages = decode_messages((await peer.pull(Answer.SUCCESS, topic=old)).body)
+        assert [message.body for message in messages] == [b"before"], f"tables: {old}: {messages}"
+        await peer.send(Answer.SYSTEM_ERROR, b=old, body=b"refused")  # its topic is not on disk
         disk.faults.clear()
         await trio.sleep(LATE_S)
-        await peer.send(b=old, body=b"meanwhile")
+        await peer.send(b=old, body=b"later")
         await peer.create(topic=new)
-        await peer.send(b=auto, c="TBW102", d=2, body=b"again")
-        found = decode_messages((await peer.pull(Answer.SUCCESS, topic=auto)).body)
-        assert [one.body for one in found] == [b"again"], f"tables: {auto}: {found}"
+        await peer.send(b=auto, c="TBW102", d=2, body=b"repeated")
+        messages = decode_messages((await peer.pull(Answer.SUCCESS, topic=auto)).body)
+        assert [message.body for message in messages] == [b"repeated"], (
+            f"tables: {auto}: {messages}"
+        )
         self._topics |= {old: number % 2 == 1, new: True, auto: True}
         row = b'"%s@g"' % old.encode()
         if not self._topics[old]:
-            assert row in Loss(disk).left.contents(POSITIONS), "load: no position is on disk"
-            await delete(gone, Answer.SUCCESS)
+            assert row in Loss(disk).left.contents(POSITIONS), "load: the position is not on disk"
+            await delete(fields, Answer.SUCCESS)
             data = Loss(disk).left.contents(POSITIONS)
-            assert row not in data, f"tables: positions in {old} would be back: {data!r}"
+            assert row not in data, f"tables: positions in {old} would return: {data!r}"
 
-    async def afterwards(self, world: World) -> None:
+    async def check_all(self, world: World) -> None:
         async with trio.open_nursery() as nursery:
             peer = await _dialled(world, nursery)
-            for topic, is_there in sorted(self._topics.items()):
-                want = Answer.SUCCESS if is_there else Answer.TOPIC_NOT_EXIST
-                await peer.ask(Code.GET_TOPIC_CONFIG, TopicRequest(topic=topic).encode(), want)
-                if topic.startswith("old") and is_there:
-                    found = decode_messages((await peer.pull(Answer.SUCCESS, topic=topic)).body)
-                    bodies = [one.body for one in found]
-                    assert bodies == [b"before", b"meanwhile"], f"tables: {topic}: {bodies}"
+            for topic, exists in sorted(self._topics.items()):
+                code = Answer.SUCCESS if exists else Answer.TOPIC_NOT_EXIST
+                await peer.ask(Code.GET_TOPIC_CONFIG, TopicRequest(topic=topic).encode(), code)
+                if topic.startswith("old") and exists:
+                    messages = decode_messages((await peer.pull(Answer.SUCCESS, topic=topic)).body)
+                    bodies = [message.body for message in messages]
+                    assert bodies == [b"before", b"later"], f"tables: {topic}: {bodies}"
             nursery.cancel_scope.cancel()
 
 
