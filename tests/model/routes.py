@@ -86,7 +86,8 @@ class _Brokers:
     async def run(self) -> None:
         acts = {
             self._register: 10, self._repeat: 5, self._unregister: 2, self._touch: 4,
-            self._close: 2, self._permit: 3, self._delete: 2, self._announce: 2, self._order: 1, self._pause: 4,
+            self._close: 2, self._permit: 3, self._delete: 2, self._announce: 2,
+            self._order: 1, self._pause: 4,
         }  # fmt: skip
         for act in self._random.choices(list(acts), list(acts.values()), k=STEPS):
             await act()
