@@ -262,9 +262,9 @@ class Life:
                     self._check(message, expected[key])
                     expected[key].physical = -1  # it no longer waits
                     arrived.add(key)
-        for message in self._model.expected:
-            is_due = message.latest_ms < now_ms and not message.is_damaged
-            assert message.key in arrived or not is_due, f"lost: {message.key} at {now_ms}"
+        for waiting in self._model.expected:
+            is_due = waiting.latest_ms < now_ms and not waiting.is_damaged
+            assert waiting.key in arrived or not is_due, f"lost: {waiting.key} at {now_ms}"
 
     def _check(self, message: StoredMessage, expected: Expected) -> None:
         name = f"{message.body!r} of {message.topic}/{message.queue_id}"

@@ -16,9 +16,10 @@ SHORTER: dict[str, Any] = {"epoch": 2, "end": 10}
 def test_replicas_wait_for_a_while_after_each_request() -> None:
     now = 100.0
     groups = LostGroups(lambda: now)
-    for number, changes in enumerate(
-        ({}, {"epoch": 1}, {"promised": 1}, {"group": "h", "epoch": 3})
-    ):
+    requests: tuple[dict[str, Any], ...] = (
+        {}, {"epoch": 1}, {"promised": 1}, {"group": "h", "epoch": 3},
+    )  # fmt: skip
+    for number, changes in enumerate(requests):
         groups.refusal(registration(replica=number, **changes))
     assert sorted(groups.of("g")) == [1, 2]
     assert sorted(groups.of("g", but=1)) == [2]

@@ -94,13 +94,13 @@ class Model:
     """Moments at which messages were seen while the clock was behind their store times."""
 
     def __init__(self, queue: Queue) -> None:
-        self.queue, self.seen = queue, list[tuple[int, float]]()
+        self.queue, self.sightings = queue, list[tuple[int, float]]()
 
     def see(self, now_s: float) -> None:
-        if not self.seen or self.seen[-1][0] < len(self.queue.rows):
-            self.seen.append((len(self.queue.rows), now_s))
+        if not self.sightings or self.sightings[-1][0] < len(self.queue.rows):
+            self.sightings.append((len(self.queue.rows), now_s))
 
-    def due(self, at: int, now_s: float, now_ms: int) -> tuple[list[Any], int, int, float]:
+    def piece(self, at: int, now_s: float, now_ms: int) -> tuple[list[Any], int, int, float]:
         """Return the due units from `at` on, the next offset, expired ones, and the pause, s."""
         queue, high = self.queue, len(self.queue.rows)
         first = sorted((at, queue.low, high))[1] if queue.low <= high else queue.low
@@ -108,7 +108,7 @@ class Model:
             self.see(now_s)
         units, expired, room, after = list[Any](), max(queue.low - at, 0), 0, first
         for number, (physical, size, due_ms) in enumerate(queue.rows[first : first + ROUND + 1]):
-            late = [seen_s for end, seen_s in self.seen if end > after]
+            late = [seen_s for end, seen_s in self.sightings if end > after]
             left_s = (due_ms - now_ms) / 1000
             if not late and left_s > DELAY_S:
                 self.see(now_s)
@@ -151,7 +151,7 @@ async def check_due(world: World, random: Random) -> None:
             gone = random.randrange(at, min(at + 4, len(queue.rows)) + 1)
             queue.min_offset = queue.rows[gone - 1][0] + 1 if gone else 0
             queue.low = max(queue.low, gone if random.random() < 0.5 else queue.low)
-        units, after, expired, pause_s = model.due(at, trio.current_time(), wall_ms())
+        units, after, expired, pause_s = model.piece(at, trio.current_time(), wall_ms())
         piece = delays._due_messages(2)
         assert (piece.units, piece.after, piece.expired) == (units, after, expired)
         assert piece.wait_s == pytest.approx(pause_s, abs=1e-6)
@@ -161,8 +161,8 @@ async def check_due(world: World, random: Random) -> None:
         count = min(len(queue.rows), random.randrange(1, 4))
         if damaged := sorted(random.sample(range(len(queue.rows)), count)):
             piece = delays._read_again(2, damaged)
-            left = [one for one in damaged if queue.rows[one][0] >= queue.min_offset]
-            assert piece.units == [(one, *queue.rows[one][:2]) for one in left]
+            remaining = [one for one in damaged if queue.rows[one][0] >= queue.min_offset]
+            assert piece.units == [(one, *queue.rows[one][:2]) for one in remaining]
             assert (piece.after, piece.expired) == (damaged[-1] + 1, 0)
         at = delays._next[2] = piece.after if not damaged else after
         await trio.sleep(random.choice((0, 0.25, 1, pause_s, DELAY_S)))

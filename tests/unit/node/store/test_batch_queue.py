@@ -131,7 +131,7 @@ class Filled:
         self.queue.row.write(number * SIZE, BATCH_UNIT.pack(*unit))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(90))
 def test_finds_units_beside_a_damaged_one(seed: int) -> None:
     run_solo(check_queue, Random(seed))
 

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rocketbed.node.store.damage import JOIN_GAP, RANGES_MAX, SHOWN, Damage, DamagedRanges
@@ -98,6 +98,7 @@ def test_only_the_first_are_shown() -> None:
 stretches = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 99), st.booleans()), max_size=5)
 
 
+@example([(10, 5, False), (10, 5, True)], 10, 0, 20)
 @given(stretches, st.none() | st.integers(0, 400), st.integers(0, 420), st.integers(1, 60))
 def test_stretches_of_one_kind_are_merged_and_cut(
     drawn: list[tuple[int, int, bool]], cut: int | None, offset: int, size: int

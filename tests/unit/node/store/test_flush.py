@@ -161,17 +161,17 @@ async def test_syncs_files_then_names_then_records_the_end(seed: int) -> None:
 def synced_at_once(writes: list[tuple[int, int]], low: int) -> list[tuple[float, int]]:
     """Moment and end of each flush where each write is flushed at once."""
     flushes, end, flushed = list[tuple[float, int]](), low, low
-    now, left, dirty = 0.0, [*writes], dict[int, None]()
+    now, pending, dirty = 0.0, [*writes], dict[int, None]()
 
     def written() -> int:
         at = end
-        while left and left[0][0] <= now:
-            start, at = at, at + left.pop(0)[1]
+        while pending and pending[0][0] <= now:
+            start, at = at, at + pending.pop(0)[1]
             dirty.update(dict.fromkeys(range(start // SIZE * SIZE, at, SIZE)))
         return at
 
-    while left or flushed < end:
-        now = now if flushed < end else max(now, left[0][0])
+    while pending or flushed < end:
+        now = now if flushed < end else max(now, pending[0][0])
         target = end = written()
         for start in sorted(dirty):
             end = written()
@@ -188,18 +188,18 @@ def synced_in_intervals(
 ) -> list[tuple[float, int]]:
     """The same where enough pages, half of the dirty limit, or the long interval cause a flush."""
     half, least = config.dirty_max // 2, max(config.flush_least_pages * PAGE, 1)
-    flushes, left, end, flushed = list[tuple[float, int]](), [*writes], low, low
-    look, due = INTERVAL, THOROUGH
-    while left or flushed < end:
-        at = min(look, float(left[0][0])) if left else look
-        if left and left[0][0] == at:
-            end += left.pop(0)[1]
+    flushes, pending, end, flushed = list[tuple[float, int]](), [*writes], low, low
+    look, deadline = INTERVAL, THOROUGH
+    while pending or flushed < end:
+        at = min(look, float(pending[0][0])) if pending else look
+        if pending and pending[0][0] == at:
+            end += pending.pop(0)[1]
             if end - flushed <= half:
                 continue
-        if end > flushed and (end - flushed >= least or end - flushed > half or at >= due):
+        if end > flushed and (end - flushed >= least or end - flushed > half or at >= deadline):
             flushes.append((at, end))
             flushed = end
-        due = at + THOROUGH if at >= due else due
+        deadline = at + THOROUGH if at >= deadline else deadline
         look = at + INTERVAL
     return flushes
 
@@ -235,8 +235,8 @@ async def check_moments(random: Random, is_sync: bool) -> None:
     config = stage.config
     expected = synced_at_once(writes, low) if is_sync else synced_in_intervals(writes, low, config)
     assert [end for _, end in flushes] == [end for _, end in expected]
-    for (at_s, _), (due, _) in zip(flushes, expected, strict=True):
-        assert at_s / TICK_S == pytest.approx(due, abs=0.5)
+    for (at_s, _), (deadline, _) in zip(flushes, expected, strict=True):
+        assert at_s / TICK_S == pytest.approx(deadline, abs=0.5)
 
 
 @pytest.mark.parametrize("damage", ["nameless", "short", "lost", "failed", "none"])

@@ -57,7 +57,7 @@ class Stage:
             info=lambda event, **fields: None,
         )
         disk = SimpleNamespace(usage=lambda _: DiskUsage(total=100, free=100 - self.used))
-        self.parts: Any = SimpleNamespace(
+        parts: Any = SimpleNamespace(
             config=replace(config, **changes),
             world=SimpleNamespace(clock=world.clock, log=log, mark=lambda name: None, disk=disk),
             log=Log(self),
@@ -70,7 +70,7 @@ class Stage:
             index=SimpleNamespace(delete_before=lambda low: self.done.append(("index", low))),
         )
         checkpointer: Any = SimpleNamespace(note=self._note)
-        self.retention = Retention(self.parts, checkpointer)
+        self.parts, self.retention = parts, Retention(parts, checkpointer)
 
     def configure(self, **changes: Any) -> None:
         self.parts.config = replace(self.parts.config, **changes)
