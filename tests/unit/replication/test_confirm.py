@@ -227,6 +227,7 @@ def test_in_sync_means_within_the_gap() -> None:
     assert is_in_sync(GAP_MAX, 1)
     assert not is_in_sync(GAP_MAX, 0)
     assert count_in_sync(1000, [1000, 950, 900, 0], 100) == 2
+    assert count_in_sync(9, [9, 8, 7, 6, 5], 3) == 3
 
 
 @dataclass

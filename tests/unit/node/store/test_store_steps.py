@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +25,17 @@ RECORD = struct.Struct(">iiIiiqqiq8sq8siqi")
 MAGIC = 0xDAA320A7 - (1 << 32)
 ROLLED_BACK = 12
 CONFIG = small_config()
+
+
+def run_closed(main: Callable[[World], Awaitable[None]]) -> None:
+    """Run it in simulation; expect that it leaves no file open."""
+
+    async def check(world: World) -> None:
+        await main(world)
+        disk: Any = world.disk
+        assert disk.open_files == 0
+
+    run_solo(check)
 
 
 def test_fills_a_hole_with_a_single_record() -> None:
@@ -57,7 +69,7 @@ def test_fills_a_hole_with_a_single_record() -> None:
                 await fill_hole(parts, at, at + length)
         store._release()
 
-    run_solo(fill)
+    run_closed(fill)
 
 
 def test_moves_only_what_is_in_the_way() -> None:
@@ -90,7 +102,7 @@ def test_moves_only_what_is_in_the_way() -> None:
         assert (kept_bytes(world, ROOT), kept_bytes(world, f"{ROOT}/index")) == (4, 0)
         store._release()
 
-    run_solo(clear)
+    run_closed(clear)
 
 
 def test_takes_both_locks_or_neither() -> None:
@@ -121,7 +133,7 @@ def test_takes_both_locks_or_neither() -> None:
         for taken in both:
             taken.release()
 
-    run_solo(lock)
+    run_closed(lock)
 
 
 def test_a_failed_store_keeps_its_first_reason() -> None:
@@ -141,7 +153,7 @@ def test_a_failed_store_keeps_its_first_reason() -> None:
         assert "first" in store.trouble()
         store._release()
 
-    run_solo(fail)
+    run_closed(fail)
 
 
 def test_unnamed_files_of_a_crash_do_no_harm() -> None:
