@@ -137,7 +137,7 @@ def drawn_entry(random: Random, **changes: Any) -> GroupEntry:
     lives = {number: random.randrange(1, 3) for number in range(1, 5)}
     in_sync = {number: lives[number] for number in lives if number == 1 or random.random() < 0.5}
     replicas = {number: Replica(f"u{number}", life) for number, life in lives.items()}
-    values = {"epoch": 3, "version": 5, "leader": 1, "in_sync": in_sync} | changes
+    values: dict[str, Any] = {"epoch": 3, "version": 5, "leader": 1, "in_sync": in_sync} | changes
     return GroupEntry("g", Policy.MEMORY, random.randrange(1, 3), replicas=replicas, **values)
 
 
@@ -175,7 +175,7 @@ def test_confirms_nothing_that_a_member_lacks(seed: int) -> None:
             newer = drawn_entry(random, version=entry.version + random.randrange(-1, 2))
             if random.random() < 0.3:
                 epoch, leader = random.choice(((4, 1), (3, 0), (2, 1)))
-                in_sync = newer.in_sync | {leader: 1}
+                in_sync = {**newer.in_sync, leader: 1}
                 assert not view.read(
                     replace(newer, epoch=epoch, leader=leader, in_sync=in_sync, eligible={})
                 )
