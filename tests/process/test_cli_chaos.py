@@ -272,7 +272,7 @@ def test_wrong_usage(
     ("content", "expected_text"),
     [
         ('{"kind": "rocketbed replay", "format": 99}', "in format 99, and this rocketbed"),
-        ('{"kind": "rocketbed replay", "format": 2}', "the replay file is damaged"),
+        ('{"kind": "rocketbed replay", "format": 3}', "the replay file is damaged"),
         ('{"kind": "something"}', "not a rocketbed replay file"),
         ('{"kind": "rocketbed rep', "cannot read the replay file"),
     ],
