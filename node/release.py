@@ -36,13 +36,16 @@ class ReleaseQueue:
         confirmed: Watermark | None,
         flush_timeout_s: float,
         slave_timeout_s: float,
+        elects: bool = False,
     ) -> None:
         """A watermark that is None is not waited for; with neither every answer is released at
-        once."""
+        once. `elects`: in a group with failover, where the next leader may truncate whatever is not
+        confirmed."""
         self._flushed = flushed
         self._confirmed = confirmed
         self._flush_timeout_s = flush_timeout_s
         self._slave_timeout_s = slave_timeout_s
+        self._elects = elects
         self._queue: deque[_Waiting] = deque()
         self._filled = trio.Event()
         for watermark in (flushed, confirmed):
@@ -85,11 +88,19 @@ class ReleaseQueue:
                     self._expire()
 
     def give_up(self) -> None:
-        """Release all waiting answers as timed out: this node no longer leads, and the next leader
+        """Release all waiting answers as unsafe: this node no longer leads, and the next leader
         decides which of the records stay."""
         queue, self._queue = self._queue, deque()
         for waiting in queue:
-            waiting.release(PutStatus.FLUSH_SLAVE_TIMEOUT)
+            waiting.release(self._unsafe(PutStatus.FLUSH_SLAVE_TIMEOUT))
+
+    def _unsafe(self, status: PutStatus) -> PutStatus:
+        """Return the outcome of a record that is in the log, and less safe than promised.
+
+        Clients take the two time-outs for a send that succeeded. Where the record may be truncated
+        they get a failure instead, which they repeat: a duplicate at worst.
+        """
+        return PutStatus.SERVICE_NOT_AVAILABLE if self._elects else status
 
     def _is_safe(self, end: int) -> bool:
         return (self._flushed is None or self._flushed.value >= end) and (
@@ -123,8 +134,8 @@ class ReleaseQueue:
                 return
             self._queue.popleft()
             if self._confirmed is not None and self._confirmed.value < head.end:
-                head.release(PutStatus.FLUSH_SLAVE_TIMEOUT)
+                head.release(self._unsafe(PutStatus.FLUSH_SLAVE_TIMEOUT))
             elif self._flushed is not None and self._flushed.value < head.end:
-                head.release(PutStatus.FLUSH_DISK_TIMEOUT)
+                head.release(self._unsafe(PutStatus.FLUSH_DISK_TIMEOUT))
             else:
                 head.release(PutStatus.PUT_OK)

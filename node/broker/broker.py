@@ -100,6 +100,7 @@ class Broker:
             confirmed=confirmed,
             flush_timeout_s=config.store.sync_flush_timeout_ms / 1000,
             slave_timeout_s=config.slave_timeout_ms / 1000,
+            elects=bool(config.replica),
         )
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
         self.clients = Clients(world, topics, groups)

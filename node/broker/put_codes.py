@@ -27,3 +27,6 @@ PUT_CODES: Final[dict[PutStatus, ResponseCode]] = {
 
 REJECTED: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 """Remark of code 2 when sends are refused up front: page cache busy, or a slave."""
+
+UNCONFIRMED: Final = "stored, and not confirmed by enough replicas: send it again"
+"""Remark of code 14 for a message that is in the log here, and that a new leader may lack."""

@@ -13,7 +13,7 @@ from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.plain_body import choose
 from rocketbed.node.broker.plain_run import EndOfLog, is_near
 from rocketbed.node.broker.plain_shapes import SLOW_PROPERTIES, Headers, Meanings, Names
-from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED
+from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED, UNCONFIRMED
 from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
 from rocketbed.node.broker.send_outcomes import Pending, PlainRun, Sent, number_of, refused, stored
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC, Topics
@@ -336,7 +336,10 @@ class Sender:
 
         def release(status: PutStatus) -> None:
             connection.close_wait(number)
-            _send(connection, stored(waiting, status, self._answers))
+            if status is PutStatus.SERVICE_NOT_AVAILABLE:
+                _send(connection, refused(waiting, PUT_CODES[status], UNCONFIRMED, {}))
+            else:
+                _send(connection, stored(waiting, status, self._answers))
 
         self._releases.add(end, release)
 

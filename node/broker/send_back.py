@@ -7,6 +7,7 @@ import trio
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.put_codes import UNCONFIRMED
 from rocketbed.node.broker.send import Sender
 from rocketbed.node.broker.send_checks import INT_MAX, MAX_RECONSUME_VERSION
 from rocketbed.node.broker.topics import (
@@ -118,10 +119,9 @@ class SendBack:
         except (MessageRejected, PutFailed) as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
         status = await self._wait_until_safe(end)
+        if status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, UNCONFIRMED)
         late = None if status is PutStatus.PUT_OK else status.name
-        if late and self._config.replica:
-            # The next leader may lack it, and its consumer would move on: twice is better.
-            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, f"not confirmed: {late}")
         return answer(command, ResponseCode.SUCCESS, late, {})
 
     def _put(self, message: StoredMessage, topic: str, queue_id: int, level: int) -> int:

@@ -222,8 +222,6 @@ class Recorder:
             self._history.event(Function.NODE, line.node, CUTS[line.event], dict(line.fields))
         elif line.event == "follower.following":
             self._history.event(Function.NODE, line.node, "followed", {})
-        elif line.event == "member.leads_no_more":
-            self._history.event(Function.NODE, line.node, "led", {})
         elif line.event == "store.segment_deleted" and line.node in self._watches:
             start = int(str(line.fields["path"]).rpartition("/")[2])
             fields = {"start": start, "size": self._segment_size[line.node]}

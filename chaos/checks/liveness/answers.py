@@ -38,11 +38,12 @@ def unanswered_sends(case: Case, findings: Findings) -> int:
     promised a second before its client gives up.
 
     No send is answered as not safe half a second after that, or sooner than a broker has to wait
-    for its slaves and its disk. Judged in simulation, where each write and sync was observed, while
-    there was one master, for messages that are stored at the end. Nodes that stay down in the
-    recovery phase are not waited for if the others are as many as was promised. Excused by a step
-    that may have kept an answer from a client, until a second after it, and by a node that was
-    down.
+    for its slaves and its disk; in groups that elect none is, since clients return these codes like
+    a success and the next leader may truncate the message. Judged in simulation, where each write
+    and sync was observed, while there was one master, for messages that are stored at the end.
+    Nodes that stay down in the recovery phase are not waited for if the others are as many as was
+    promised. Excused by a step that may have kept an answer from a client, until a second after it,
+    and by a node that was down.
     """
     evidence, losses = case.evidence, case.losses
     if evidence.record.backend != "sim" or evidence.foreign:
@@ -61,9 +62,9 @@ def unanswered_sends(case: Case, findings: Findings) -> int:
         by_ns = end_ns - (SAFE_NS if is_weak else ANSWER_NS) - trips_ns
         if row.status >= 0 and not is_weak:
             continue
-        is_too_soon = is_weak and group.is_too_soon(row)
-        if is_too_soon:
-            verdict = "was told to have waited too long for slaves or disk"
+        is_wrong = is_weak and (evidence.elects or group.is_too_soon(row))
+        if is_wrong:
+            verdict = "was said to have waited too long for slaves or disk"
         elif by_ns > row.invoked_ns and group.is_held_by_all(end, row.invoked_ns, by_ns):
             verdict = "was at every node by then, and its send "
             verdict += "was told that it is not safe" if is_weak else "got no answer"
@@ -80,7 +81,7 @@ def unanswered_sends(case: Case, findings: Findings) -> int:
             for excuse in excuses
             if excuse.begin_ns <= end_ns and row.invoked_ns <= excuse.end_ns
         )
-        findings.add(example, excuse=None if is_too_soon else next(nearby, None))
+        findings.add(example, excuse=None if is_wrong else next(nearby, None))
     if not examined:
         raise NotApplicable("nothing was sent that was answered, or that an answer is owed for")
     return examined
@@ -106,12 +107,6 @@ class _Group:
         return [*periods, *((node, since_ns, ENDLESS) for node, since_ns in down.items())]
 
     @cached_property
-    def resignations(self) -> list[int]:
-        """Times at which a node of the group gave up the lead."""
-        events = self.case.evidence.events(Function.NODE, "led")
-        return [event.time_ns for event in events if event.node in self.lineage.nodes]
-
-    @cached_property
     def patience(self) -> dict[int, float]:
         """Least time that a node waits before it gives an answer, ns, by response code; less if
         clocks drift."""
@@ -130,15 +125,8 @@ class _Group:
         return list(self._hindrances("teller"))
 
     def is_too_soon(self, row: Row) -> bool:
-        """True if a broker cannot have waited as long as its answer implies.
-
-        A broker that loses the lead gives up at once.
-        """
-        if row.returned_ns - row.invoked_ns >= self.patience.get(row.status, 0):
-            return False
-        return not any(
-            row.invoked_ns <= time_ns <= row.returned_ns for time_ns in self.resignations
-        )
+        """True if a broker cannot have waited as long as its answer implies."""
+        return row.returned_ns - row.invoked_ns < self.patience.get(row.status, 0)
 
     def is_held_by_all(self, end: int, begin_ns: int, time_ns: int) -> bool:
         """True if at `time_ns` each node holds what its only master has up to `end`."""

@@ -19,7 +19,7 @@ Outcomes = list[tuple[int, PutStatus, float]]
 class Bench:
     """A queue with both watermarks, and what it released: end, status, time."""
 
-    def __init__(self, *, flushes: bool = True, slaves: bool = True) -> None:
+    def __init__(self, *, flushes: bool = True, slaves: bool = True, elects: bool = False) -> None:
         self.flushed = Watermark()
         self.confirmed = Watermark()
         self.queue = ReleaseQueue(
@@ -27,6 +27,7 @@ class Bench:
             confirmed=self.confirmed if slaves else None,
             flush_timeout_s=FLUSH_S,
             slave_timeout_s=SLAVE_S,
+            elects=elects,
         )
         self.released: Outcomes = []
 
@@ -111,6 +112,29 @@ def test_late_flush_after_the_slave_timeout_releases_at_once() -> None:
     ((_, status, at),) = run(scenario)
     assert status is PutStatus.FLUSH_SLAVE_TIMEOUT
     assert round(at) == 4
+
+
+def test_where_a_leader_is_elected_no_unsafe_answer_looks_like_success() -> None:
+    """Clients return the two time-outs without an error, and the next leader may truncate the
+    record."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.add(100)  # neither
+        await trio.sleep(FLUSH_S + 1)
+        bench.confirmed.advance(100)
+        bench.add(200)  # confirmed late
+        bench.flushed.advance(200)
+        await trio.sleep(FLUSH_S + 1)
+        bench.confirmed.advance(300)
+        bench.add(300)  # flushed late
+        await trio.sleep(FLUSH_S + 1)
+        bench.add(400)
+        bench.queue.give_up()
+
+    outcomes = run(scenario, Bench(elects=True))
+    assert [(end, status) for end, status, _ in outcomes] == [
+        (end, PutStatus.SERVICE_NOT_AVAILABLE) for end in (100, 200, 300, 400)
+    ]
 
 
 def test_nothing_to_wait_for() -> None:

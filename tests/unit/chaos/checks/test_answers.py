@@ -164,9 +164,9 @@ def given_up_at_once_near_a_partition(run: RunMaker) -> None:
     behind_a_partition(run)
 
 
-def given_up_as_it_leads_no_more(run: RunMaker) -> None:
-    given_up_at_once(run)
-    run.event(SENT_NS + MS, "b1", "led")
+def given_up_in_a_group_that_elects(run: RunMaker) -> None:
+    slaves_given_up_by_then(run)
+    run.record.facts["elects"] = True
 
 
 def power_is_off(run: RunMaker, *, copies: int = 2) -> None:
@@ -224,7 +224,7 @@ CASES: list[tuple[Change, tuple[int, int]]] = [
     (slaves_given_up_by_a_fast_clock, (0, 0)),
     (what_is_never_said, (1, 0)),
     (given_up_at_once_near_a_partition, (1, 0)),
-    (given_up_as_it_leads_no_more, (0, 0)),
+    (given_up_in_a_group_that_elects, (1, 0)),
     (while_the_core_is_alive, (1, 0)),
     (while_less_than_the_core_is_alive, (0, 0)),
     (soon_after_the_core_is_alone, (0, 0)),
