@@ -25,7 +25,7 @@ from rocketbed.replication.errors import (
     ReplicationError,
     Superseded,
 )
-from rocketbed.replication.lease import BEAT_S, LEADER_S, LEASE_S
+from rocketbed.replication.lease import BEAT_S, LEASE_MAX_S, LEASE_S, leader_s
 from rocketbed.replication.register.form import loaded
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, request
@@ -42,8 +42,8 @@ from rocketbed.wire.headers_failover import (
 )
 from rocketbed.world.api import Address, World
 
-ANSWER_S: Final = LEASE_S
-"""Longest wait for an answer: a later one renews nothing, and the next controller is asked."""
+DIAL_S: Final = LEASE_S
+"""Longest wait for a connection, before the next controller is tried."""
 CHANGE_S: Final = 3.0
 """Longest wait for a change, which the controller writes to disk before it answers."""
 PAUSE_S: Final = 0.1
@@ -107,6 +107,8 @@ class Agent:
         self.renewed = trio.Event()
         """Set, and replaced, each time that the lease is renewed."""
         self._lease_until = float("-inf")
+        self._granted_s = LEASE_S
+        """Lease that the controller granted last; longer if beats come late."""
         self.rival = False
         """True if the controller gets beats of another replica that may lead, while too few are in
         sync."""
@@ -184,7 +186,7 @@ class Agent:
         """Register at one controller and send beats, until it does not answer or is not active."""
         handlers = Handlers(inline={RequestCode.RB_GROUP_CHANGED: self._on_notice})
         try:
-            connection = await dial(self._world, address, handlers, timeout_s=ANSWER_S)
+            connection = await dial(self._world, address, handlers, timeout_s=DIAL_S)
         except NotConnected as exc:
             self._world.log.debug("replica.no_controller", error=str(exc))
             return
@@ -265,15 +267,21 @@ class Agent:
             )
             try:
                 response = await self._ask(
-                    connection, RequestCode.RB_BEAT, header, timeout_s=ANSWER_S
+                    connection,
+                    RequestCode.RB_BEAT,
+                    header,
+                    timeout_s=max(self._granted_s, LEASE_S),  # a later answer renews nothing
                 )
             except ChangeRefused as exc:
                 raise ReplicaExpelled(str(exc)) from exc
-            self.rival = bool(GroupEntryResponse.decode(response.raw_fields).rival)
+            granted = GroupEntryResponse.decode(response.raw_fields)
+            self.rival = bool(granted.rival)
+            lease_s = LEASE_S if granted.lease is None else granted.lease / 1000
+            self._granted_s = min(lease_s, LEASE_MAX_S)
             if response.body:
                 self._take_entry(response)
             if self.is_leader():
-                self._lease_until = began + LEADER_S
+                self._lease_until = began + leader_s(self._granted_s)
                 self.renewed.set()
                 self.renewed = trio.Event()
             with trio.move_on_after(BEAT_S):

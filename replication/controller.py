@@ -64,6 +64,8 @@ PROBE_S: Final = 1.0
 """Time to find out whether a process listens at a replica's addresses."""
 PROBE_PAUSE_S: Final = 0.01
 """Pause before an address that still listens is tried again."""
+TURNS: Final = 3
+"""Turns of the loop after which all that had come is read."""
 RETRY_S: Final = 0.2
 """Pause after a change whose outcome the store does not report."""
 
@@ -171,6 +173,8 @@ class Controller:
                 self._world.log.info("controller.active", groups=len(entries))
                 for group in self._groups.values():
                     nursery.start_soon(self._watch_readable, group)
+                    if group.entry.leader is not None:
+                        nursery.start_soon(self._probe, group, group.entry.leader)
         finally:
             self._nursery = None
             self._groups, self._damaged = {}, {}
@@ -197,15 +201,24 @@ class Controller:
                     left_s = float("inf")
                     if until is not None:
                         left_s = until - self._world.clock.monotonic()
-                    with trio.move_on_after(max(left_s, 0.0)):
+                    with trio.move_on_after(max(left_s, 0.0)) as scope:
                         await group.changed.wait()
+                    if scope.cancelled_caught:
+                        # Beats that came in time may not have been read yet.
+                        for _ in range(TURNS):
+                            await trio.lowlevel.checkpoint()
                     now = self._world.clock.monotonic()
                     if until is not None and now > until + LEASE_S / 2:
                         # This process itself was suspended: no beats could arrive meanwhile.
                         group.roll.since = now
                 case Fence(number, incarnation):
+                    silent_s = group.roll.last_heard(number, self._world.clock.monotonic())
                     self._world.log.warning(
-                        "controller.leader_silent", group=name, replica=number, op=op
+                        "controller.leader_silent",
+                        group=name,
+                        replica=number,
+                        silent_s=None if silent_s is None else round(silent_s, 3),
+                        op=op,
                     )
                     fence = partial(self._register.fence, name, number, incarnation, op=op)
                     self._publish(group, await self._patiently(fence))
@@ -247,8 +260,8 @@ class Controller:
                 nursery.start_soon(self._probe, group, number)
 
     async def _probe(self, group: _Group, number: int) -> None:
-        """Check whether a replica whose connection ended is dead. If no process listens at either
-        of its addresses, its lease need not be waited for; a wrong guess costs no message (7.11).
+        """Check whether a replica without a connection is dead. If no process listens at either of
+        its addresses, its lease need not be waited for; a wrong guess costs no message (7.11).
 
         Repeated for a while: a process that is being killed may still listen when its connections
         end.
@@ -288,7 +301,7 @@ class Controller:
             )
         now = self._world.clock.monotonic()
         candidate = Candidate(beat.incarnation, beat.epoch, beat.end, bool(beat.unfit))
-        group.roll.record_beat(beat.replica, candidate, now)
+        lease_s = group.roll.record_beat(beat.replica, candidate, now)
         group.links[beat.replica] = connection
         if entry.leader is None:
             group.changed.set()
@@ -298,7 +311,11 @@ class Controller:
             number != beat.replica and number in alive and alive[number].incarnation == life
             for number, life in entry.eligible.items()
         )
-        return answer(command, fields=_fields(entry, rival=rival or None), body=body)
+        lease_ms = None if lease_s == LEASE_S else int(lease_s * 1000)
+        header = GroupEntryResponse(
+            group=entry.name, version=entry.version, rival=rival or None, lease=lease_ms
+        )
+        return answer(command, fields=header.encode(), body=body)
 
     async def _register_replica(self, command: Command, connection: Connection) -> Command:
         header = RegisterReplicaRequest.decode(command.raw_fields)
@@ -500,8 +517,8 @@ class Controller:
         return f"controller {self._world.random.getrandbits(64):016x}"
 
 
-def _fields(entry: GroupEntry, *, rival: bool | None = None) -> dict[str, str]:
-    return GroupEntryResponse(group=entry.name, version=entry.version, rival=rival).encode()
+def _fields(entry: GroupEntry) -> dict[str, str]:
+    return GroupEntryResponse(group=entry.name, version=entry.version).encode()
 
 
 def _members(text: str) -> Members:

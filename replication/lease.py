@@ -2,10 +2,12 @@
 (replication.md 7.8). Pure.
 
 Safety does not depend on any of this: it bounds the time for which two nodes believe that they
-lead.
+lead. Beats that came late tell a starved process from a dead one: they lengthen the lease.
 """
 
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Final
 
 from rocketbed.replication.election import Candidate, elected
@@ -14,14 +16,28 @@ from rocketbed.replication.entry import GroupEntry
 BEAT_S: Final = 0.1
 """Interval of a replica's beats."""
 LEASE_S: Final = 0.6
-"""Lease by the controller's clock: no replica is taken for dead before this has passed since its
-beat."""
+"""Shortest lease by the controller's clock: no replica is taken for dead before this has passed
+since its beat."""
+LEASE_MAX_S: Final = 2.4
+"""Longest lease that is granted."""
+LATE_S: Final = 0.05
+"""Least lateness of a beat that is remembered."""
+MEMORY_S: Final = 60.0
+"""Time for which it is."""
+RANK: Final = 3
+"""Number of late beats that it takes: one or two say nothing of the next."""
+MARGIN: Final = 6.0
+"""Ratio of the lease to the lateness that at least `RANK` beats had."""
 GUARD_S: Final = 0.02
 """Longest time from a leader's reading of its clock to the action that it allows."""
 DRIFT: Final = 0.001
 """Clocks run at a rate between 1 - DRIFT and 1 + DRIFT; NTP corrects by half of it at most."""
-LEADER_S: Final = LEASE_S * (1 - DRIFT) / (1 + DRIFT) - GUARD_S
-"""Lease by a leader's clock, from before it sent the beat that was answered: 578.8 ms."""
+
+
+def leader_s(lease_s: float) -> float:
+    """Return a granted lease by a leader's clock, from before it sent the beat that was answered:
+    578.8 ms of 600."""
+    return lease_s * (1 - DRIFT) / (1 + DRIFT) - GUARD_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,12 @@ class Wait:
 class _Beat:
     candidate: Candidate
     at: float
+    lease_s: float = LEASE_S
+    """Lease that the answer to it granted."""
+
+    @property
+    def until(self) -> float:
+        return self.at + self.lease_s
 
 
 @dataclass(slots=True)
@@ -60,24 +82,39 @@ class Roll:
     """Time at which this controller became active, or ran again after a suspension: it does not
     know of earlier beats."""
     _beats: dict[int, _Beat] = field(default_factory=dict)
+    _late: dict[int, deque[tuple[float, float]]] = field(default_factory=lambda: defaultdict(deque))
+    """Late beats of each replica: time, lateness."""
 
-    def record_beat(self, replica: int, candidate: Candidate, now: float) -> None:
-        """Record a beat."""
-        self._beats[replica] = _Beat(candidate, now)
+    def record_beat(self, replica: int, candidate: Candidate, now: float) -> float:
+        """Record a beat; return the lease that its answer grants.
+
+        An interval that is longer than the lease is an outage, as of a process that was stopped: it
+        says nothing of a busy machine.
+        """
+        former, late = self._beats.get(replica), self._late[replica]
+        if former is not None and former.candidate.incarnation == candidate.incarnation:
+            late_s = now - max(former.at, self.since) - BEAT_S
+            if late_s > LATE_S and now <= former.until:
+                late.append((now, late_s))
+        while late and late[0][0] < now - MEMORY_S:
+            late.popleft()
+        lease_s = LEASE_S
+        if len(late) >= RANK:
+            typical = nlargest(RANK, (late_s for _, late_s in late))[-1]
+            lease_s = round(min(max(LEASE_S, MARGIN * typical), LEASE_MAX_S), 3)
+        self._beats[replica] = _Beat(candidate, now, lease_s)
+        return lease_s
 
     def record_death(self, replica: int, incarnation: int) -> None:
         """Record that its machine reports that it does not run any more."""
         beat = self._beats.get(replica)
-        if beat is not None and beat.candidate.incarnation == incarnation:
-            self._beats[replica] = _Beat(beat.candidate, float("-inf"))
+        if beat is None or beat.candidate.incarnation == incarnation:
+            candidate = Candidate(incarnation) if beat is None else beat.candidate
+            self._beats[replica] = _Beat(candidate, float("-inf"))
 
     def alive(self, now: float) -> dict[int, Candidate]:
         """Return the replicas with a beat within the lease."""
-        return {
-            number: beat.candidate
-            for number, beat in self._beats.items()
-            if now < beat.at + LEASE_S
-        }
+        return {number: beat.candidate for number, beat in self._beats.items() if now < beat.until}
 
     def last_heard(self, replica: int, now: float) -> float | None:
         """Return the seconds since a replica's last beat; None without any, or if it is known to be
@@ -105,7 +142,7 @@ class Roll:
     def _may_act_until(self, replica: int, incarnation: int) -> float:
         beat = self._beats.get(replica)
         if beat is None or beat.candidate.incarnation != incarnation:
-            return self.since + LEASE_S
+            return self.since + LEASE_MAX_S  # an earlier controller may have granted as much
         if beat.at == float("-inf"):
             return beat.at  # its machine reports that it is dead
-        return max(beat.at, self.since) + LEASE_S
+        return max(beat.at, self.since) + beat.lease_s

@@ -104,3 +104,5 @@ class GroupEntryResponse(Header):
     version: Long
     rival: bool | None = None
     """Set for a leader that beats: another candidate for leader sends beats."""
+    lease: Int | None = None
+    """Lease that the answer to a beat grants, ms; 600 if it is absent."""

@@ -16,7 +16,7 @@ from rocketbed.replication import election
 from rocketbed.replication.election import Proposal
 from rocketbed.wire.command import RequestCode
 from rocketbed.wire.headers_failover import AlterInSyncRequest, HandOverRequest, ReplicaRequest
-from tests.model.register_model import BEAT_S, LEASE_S, Register
+from tests.model.register_model import BEAT_S, LEASE_S, Register, granted_s
 from tests.support.peers.replica import GROUP, ScriptedReplica
 from tests.support.sim.scripted_group import (
     BUSY,
@@ -177,7 +177,7 @@ async def mute(model: Register, replica: ScriptedReplica) -> None:
 
 async def _silence(model: Register, replica: ScriptedReplica, *, closed_ports: int) -> None:
     """Nothing changes before the lease has expired, unless the machine tells of the death."""
-    await replica.beat()
+    lease_s = granted_s(await replica.beat())
     silent_since = trio.current_time()
     replica.beats = False
     replica.stop_listening(closed_ports)
@@ -185,10 +185,10 @@ async def _silence(model: Register, replica: ScriptedReplica, *, closed_ports: i
         replica.hang_up()
     was_leader = model.entry.leader == replica.number
     if closed_ports < 2:
-        await model.live(silent_since + LEASE_S - BEFORE_S - trio.current_time())
+        await model.live(silent_since + lease_s - BEFORE_S - trio.current_time())
         model.unchanged(f"{replica.number} is silent within its lease")
         model.alive.pop(replica.number)
-        await trio.sleep(silent_since + LEASE_S + DELIVERY_S - trio.current_time())
+        await trio.sleep(silent_since + lease_s + DELIVERY_S - trio.current_time())
     else:
         model.alive.pop(replica.number)
         await trio.sleep(DELIVERY_S)

@@ -23,7 +23,7 @@ from tests.support.sim.scripted_group import (
     check_code,
 )
 
-LEASE_S: Final = 0.6
+LEASE_S, LEASE_MAX_S = 0.6, 2.4
 BEAT_S: Final = 0.1
 SETTLED_S: Final = 0.15
 """Longer than anything takes that has nothing to wait for."""
@@ -36,6 +36,13 @@ def _comparable(entry: GroupEntry) -> GroupEntry:
         for number, replica in entry.replicas.items()
     }
     return replace(entry, op="", uid="", replicas=replicas)
+
+
+def granted_s(response: Command) -> float:
+    """Return the lease that the answer to a beat grants; it is longer if beats came late."""
+    lease_s = int(response.fields.get("lease", 1000 * LEASE_S)) / 1000
+    assert LEASE_S <= lease_s <= LEASE_MAX_S, f"lease: {response.fields}"
+    return lease_s
 
 
 class Register:
@@ -126,6 +133,7 @@ class Register:
             version = 0 if replica.entry is None else replica.entry.version
             response = await replica.beat()
             check_code(response, DONE, f"beat of {replica.number}")
+            granted_s(response)
             number, position = replica.number, replica.position
             self.alive[number] = Candidate(replica.incarnation, *position, replica.is_unfit)
             self.positions[number] = position

@@ -6,7 +6,19 @@ from hypothesis import strategies as st
 
 from rocketbed.replication.election import Candidate
 from rocketbed.replication.entry import GroupEntry, Policy, Replica
-from rocketbed.replication.lease import DRIFT, LEADER_S, LEASE_S, Elect, Fence, Roll, Wait
+from rocketbed.replication.lease import (
+    BEAT_S,
+    DRIFT,
+    LEASE_MAX_S,
+    LEASE_S,
+    MARGIN,
+    MEMORY_S,
+    Elect,
+    Fence,
+    Roll,
+    Wait,
+    leader_s,
+)
 
 
 def group(*, leader: int | None = 0, epoch: int = 3, **in_sync: int) -> GroupEntry:
@@ -30,9 +42,9 @@ def test_leader_is_fenced_exactly_a_lease_after_its_beat() -> None:
 
 def test_lease_of_an_unheard_replica_runs_from_the_beginning() -> None:
     entry, roll = group(r0=1, r1=1), Roll(5.0)
-    assert roll.next(entry, 5.0) == Wait(5.0 + LEASE_S)
+    assert roll.next(entry, 5.0) == Wait(5.0 + LEASE_MAX_S), "which it may have been granted"
     roll.record_beat(0, Candidate(2), 50.0)
-    assert roll.next(entry, 5.5) == Wait(5.0 + LEASE_S)
+    assert roll.next(entry, 5.5) == Wait(5.0 + LEASE_MAX_S)
     assert roll.next(entry, 50.0) == Fence(0, 1)
 
 
@@ -48,6 +60,60 @@ def test_departed_replica_is_fenced_unless_of_another_life() -> None:
     assert roll.last_heard(1, 10.1) is None
     roll.record_beat(0, Candidate(1), 10.2)
     assert roll.next(entry, 10.3) == Wait(10.2 + LEASE_S)
+
+
+def test_death_of_an_unheard_replica_is_believed() -> None:
+    entry, roll = group(r0=1, r1=1), Roll(5.0)
+    roll.record_death(0, 1)
+    assert roll.next(entry, 5.1) == Fence(0, 1)
+    assert roll.alive(5.1) == {}
+    roll.record_beat(0, Candidate(1), 5.2)
+    assert roll.next(entry, 5.3) == Wait(5.2 + LEASE_S)
+
+
+def beats(roll: Roll, *lateness: float, replica: int = 0, at: float = 10.0) -> tuple[float, float]:
+    """Record beats with these latenesses; return the time of the last one and its lease."""
+    lease_s = roll.record_beat(replica, Candidate(1), at)
+    for late_s in lateness:
+        at += BEAT_S + late_s
+        lease_s = roll.record_beat(replica, Candidate(1), at)
+    return at, lease_s
+
+
+def test_late_beats_lengthen_the_lease() -> None:
+    entry, roll = group(r0=1, r1=1), Roll(0.0)
+    assert beats(Roll(0.0), 0.3, 0.0, 0.35)[1] == LEASE_S, "two say nothing of the next"
+    at, lease_s = beats(roll, 0.3, 0.2, 0.0, 0.25)
+    assert lease_s == pytest.approx(MARGIN * 0.2)
+    assert roll.next(entry, at + LEASE_S) == Wait(at + lease_s)
+    assert roll.next(entry, at + lease_s) == Fence(0, 1)
+    assert 0 in roll.alive(at + lease_s - 0.001)
+    assert roll.alive(at + lease_s) == {}
+
+
+def test_lease_has_a_longest_and_belongs_to_one_replica() -> None:
+    roll = Roll(0.0)
+    assert beats(roll, *[0.45] * 9)[1] == LEASE_MAX_S
+    assert beats(roll, *[0.01] * 9, replica=1)[1] == LEASE_S
+
+
+def test_punctual_beats_shorten_the_lease_again() -> None:
+    roll = Roll(0.0)
+    at, lease_s = beats(roll, 0.3, 0.3, 0.3)
+    assert lease_s > LEASE_S
+    assert beats(roll, *[0.0] * int((MEMORY_S + 1) / BEAT_S), at=at + BEAT_S)[1] == LEASE_S
+
+
+def test_outage_of_a_replica_is_no_lateness() -> None:
+    """A process that is stopped again and again is no busy machine."""
+    roll = Roll(0.0)
+    assert beats(roll, *[LEASE_S] * 9)[1] == LEASE_S
+    roll = Roll(0.0)
+    at = 10.0
+    for incarnation in range(1, 9):
+        lease_s = roll.record_beat(0, Candidate(incarnation), at)
+        at += 0.4
+    assert lease_s == LEASE_S, "nor is a restart"
 
 
 def test_new_controller_elects_only_after_hearing_all() -> None:
@@ -88,13 +154,14 @@ def test_the_end_of_a_dead_replica_is_remembered() -> None:
 
 
 @given(
+    lease_s=st.floats(LEASE_S, LEASE_MAX_S),
     sent=st.floats(0, 1e6),
     way=st.floats(0, 10),
     leader_rate=st.floats(1 - DRIFT, 1 + DRIFT),
     controller_rate=st.floats(1 - DRIFT, 1 + DRIFT),
 )
 def test_leader_lease_ends_before_the_controllers(
-    sent: float, way: float, leader_rate: float, controller_rate: float
+    lease_s: float, sent: float, way: float, leader_rate: float, controller_rate: float
 ) -> None:
     """In true time, whatever the clocks' rates and however long the heartbeat travels."""
-    assert sent + LEADER_S / leader_rate < sent + way + LEASE_S / controller_rate
+    assert sent + leader_s(lease_s) / leader_rate < sent + way + lease_s / controller_rate
