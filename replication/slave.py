@@ -191,8 +191,8 @@ class Slave:
         assert self.search is not None
         assert self._cutter is not None
         log = self.world.log
-        self.world.mark("replication.parted")
-        log.info("replication.parted", compared_from=divergence.first, at=divergence.offset)
+        self.world.mark("replication.diverged")
+        log.info("replication.diverged", compared_from=divergence.first, at=divergence.offset)
         end = self.log.written.value
         try:
             common = await self.search.judge(divergence)

@@ -38,7 +38,7 @@ MARKS: Final[Mapping[str, str]] = {
     "config.renamed": "another table is renamed into place, the directory not synced",
     "node.stopping": "a node was told to stop",
     "replication.following": "a slave's log matches its master's",
-    "replication.parted": "a slave's log was found to diverge",
+    "replication.diverged": "a slave's log was found to diverge",
     "replication.cut": "a slave's log was truncated",
 }
 """Name -> what has just happened."""
@@ -68,6 +68,6 @@ STARTING: Final = (
     "store.recovery_finished",
     "store.cut_*",
     "*s.written",
-    "replication.parted",
+    "replication.diverged",
 )
 """Marks of a start."""

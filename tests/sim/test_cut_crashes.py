@@ -69,14 +69,14 @@ class Return(Group):
 
 
 def events_of_a_return(sync_flush: bool) -> tuple[int, int]:
-    """Disk events of b1 when its log is parted, and when it has followed."""
+    """Disk events of b1 when its log has diverged, and when it has followed."""
     with Return(sync_flush=sync_flush) as group:
         group.begin()
         disk = group.simulation.process("b1").disk
-        group.simulation.run(20, until=lambda: bool(group.events("replication.parted", "b1")))
-        parted = disk.events
+        group.simulation.run(20, until=lambda: bool(group.events("replication.diverged", "b1")))
+        diverged = disk.events
         group.simulation.run(20, until=group.is_following)
-        return parted, disk.events
+        return diverged, disk.events
 
 
 def first_kept(group: Return) -> int:
@@ -110,8 +110,8 @@ def die_and_return(event: int, kind: str, directory: Path, *, sync_flush: bool) 
         log = group.log_of("b1")
         assert log == group.log_of("b2")
         both = zip(log, group.before, strict=False)
-        parted = next(at for at, (new, old) in enumerate(both) if new != old)
-        assert first_kept(group) <= parted
+        diverged = next(at for at, (new, old) in enumerate(both) if new != old)
+        assert first_kept(group) <= diverged
         group.restart("b1")
         group.simulation.run(1)
         group.check_directory("b1", directory)
@@ -127,9 +127,9 @@ def die_and_return(event: int, kind: str, directory: Path, *, sync_flush: bool) 
 def test_a_crash_at_any_event_of_the_cut(
     offset: int, kind: str, sync_flush: bool, tmp_path: Path
 ) -> None:
-    parted, followed = events_of_a_return(sync_flush)
-    assert followed - parted > 30
-    for event in range(parted + offset, followed + 1, QUICK_STEP):
+    diverged, followed = events_of_a_return(sync_flush)
+    assert followed - diverged > 30
+    for event in range(diverged + offset, followed + 1, QUICK_STEP):
         try:
             die_and_return(event, kind, tmp_path / f"{event}", sync_flush=sync_flush)
         except Exception as exc:
