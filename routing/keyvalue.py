@@ -25,7 +25,7 @@ class KeyValueTable:
             self._table = {str(name): dict(keys) for name, keys in table.items()}
         except (BodyError, KeyError, TypeError, ValueError, AttributeError) as exc:
             raise RoutingError(
-                f"{self._path} is no key-value table ({exc}): mend it or move it away"
+                f"{self._path} is no key-value table ({exc}): repair it or move it away"
             ) from exc
 
     def _read(self) -> bytes:

@@ -11,7 +11,7 @@ from rocketbed.chaos.checks.events import step_of, targets_of
 from rocketbed.chaos.checks.logs import NodeLog
 from rocketbed.chaos.checks.result import Excuse
 from rocketbed.chaos.evidence.history import Event, Function
-from rocketbed.chaos.evidence.node_events import MENDED
+from rocketbed.chaos.evidence.node_events import REPAIRED
 from rocketbed.chaos.plan.damage import STRAYS
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Disks:
                 for report in self._evidence.events(Function.NODE, "reported"):
                     if self._evidence.group_of_name(report.node) != group:
                         continue
-                    if report.time_ns > damage.time_ns and report.fields.get("event") != MENDED:
+                    if report.time_ns > damage.time_ns and report.fields.get("event") != REPAIRED:
                         copied = f"{report.node} reported damage of {node} that it copied"
                         excuse = self._until_wiped(report.node, copied, report.time_ns)
                         excuses[report.node].append(excuse)
@@ -153,7 +153,7 @@ class Disks:
             event.node == node
             and begin < end
             and since_ns <= event.time_ns <= until_ns
-            and self._evidence.reports(node, event.time_ns, mended=True)
+            and self._evidence.reports(node, event.time_ns, repairs=True)
             for event, begin, _, _ in self._altered_bytes
         )
 

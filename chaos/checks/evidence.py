@@ -21,7 +21,7 @@ from rocketbed.chaos.checks.logs import LogReader, NodeLog
 from rocketbed.chaos.checks.passes import Column
 from rocketbed.chaos.checks.result import Example, Excuse
 from rocketbed.chaos.evidence.history import Event, Function, History, Outcome, Row
-from rocketbed.chaos.evidence.node_events import MENDED
+from rocketbed.chaos.evidence.node_events import REPAIRED
 from rocketbed.chaos.evidence.record import Image, RunRecord
 from rocketbed.chaos.evidence.trace import Ends, Trace
 from rocketbed.chaos.evidence.workload import tag_crc
@@ -303,15 +303,15 @@ class Evidence:
         """Return an excuse for a period; without an end it lasts until the end of the run."""
         return Excuse(cause, begin_ns, self.record.end_ns if end_ns is None else end_ns)
 
-    def reports(self, node: str, since_ns: int, *, mended: bool = False) -> list[Event]:
-        """Return what a node reported about its store since a time; with `mended` also its
+    def reports(self, node: str, since_ns: int, *, repairs: bool = False) -> list[Event]:
+        """Return what a node reported about its store since a time; with `repairs` also its
         repairs."""
         return [
             event
             for event in self.events(Function.NODE, "reported")
             if event.node == node
             and event.time_ns >= since_ns
-            and (mended or event.fields.get("event") != MENDED)
+            and (repairs or event.fields.get("event") != REPAIRED)
         ]
 
     def first_after(self, number: int, matches: Callable[[Event], bool]) -> int:

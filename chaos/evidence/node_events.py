@@ -17,7 +17,7 @@ REPORTS: Final = {
 """Log events that report a problem of the store, with the field that describes it."""
 ALARMS: Final = ("store.damage", "store.index_damage")
 """Events which report that a disk lost or altered what was written."""
-MENDED: Final = "store.recovery_finding"
+REPAIRED: Final = "store.recovery_finding"
 """Event after which the store is in order."""
 FOLLOWING: Final = ("replication.refused", "replication.following", "replication.master_set")
 """Log events by which a slave reports its state towards its master."""

@@ -19,7 +19,7 @@ from rocketbed.chaos.run.api import Sample
 KEPT: Final = {"span": 400, "event": 200, "point": 600}
 LASTING: Final = ("partition", "isolate", "link", "disk", "pause", "clock", "cpu")
 """Steps that are in force until something ends them, even without a duration."""
-MENDED: Final = ("partition", "isolate", "link", "disk")
+HEALED: Final = ("partition", "isolate", "link", "disk")
 """Those that a step `heal` ends."""
 EVERYTHING: Final = "everything"
 UNSHOWN: Final = ("master", "refused")
@@ -91,7 +91,7 @@ class Picture:
         ended = [
             number
             for number, text, span in faults
-            if step in (EVERYTHING, text) or (step == "heal" and span["verb"] in MENDED)
+            if step in (EVERYTHING, text) or (step == "heal" and span["verb"] in HEALED)
         ]
         self._end(ended, time_s)
 

@@ -338,7 +338,7 @@ class Delays:
         except (CorruptRecord, RemoteProtocolError) as exc:
             if len(units) == 1:
                 ((offset, physical, _),) = units
-                self._drop(physical, SCHEDULE_TOPIC, f"{exc}; it comes once it is mended")
+                self._drop(physical, SCHEDULE_TOPIC, f"{exc}; it comes once it is healed")
                 damaged = self._damaged.setdefault(level, [])
                 if offset not in damaged:
                     damaged.append(offset)

@@ -155,7 +155,7 @@ def rotten(queue_offset: int, size: int, physical: int) -> CorruptRecord:
     """Return the error for a queue unit that cannot be true."""
     return CorruptRecord(
         f"the entry at queue offset {queue_offset} is damaged: it names {size} bytes at offset"
-        f" {physical} of the log; the scrub mends it, and so does a start without this queue's"
+        f" {physical} of the log; the scrub repairs it, and so does a start without this queue's"
         " files; or read from a replica",
         offset=physical,
     )

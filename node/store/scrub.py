@@ -255,10 +255,10 @@ class Scrubber:
     def _report_healed(self) -> None:
         """Log a line for each queue and piece of the log: thousands of units may be lost at
         once."""
-        mended, self._just_healed = self._just_healed, {}
-        for queue, numbers in mended.items():
+        healed, self._just_healed = self._just_healed, {}
+        for queue, numbers in healed.items():
             self._parts.world.log.warning(
-                "store.unit_mended",
+                "store.unit_healed",
                 topic=queue.topic,
                 queue=queue.queue_id,
                 number=numbers[0],
@@ -299,7 +299,7 @@ class Scrubber:
         if problem:
             self.index_damage = problem
             parts.world.log.error(
-                "store.index_damage", reason=problem, mend="built again at the next start"
+                "store.index_damage", reason=problem, repair="built again at the next start"
             )
             with suppress(OSError):
                 await self._note(index_damage=problem)
@@ -358,5 +358,5 @@ class Scrubber:
     def _report(self, start: int, end: int, reason: str, *, is_readable: bool = False) -> None:
         self._parts.damaged.add(Damage(start, end, reason, is_readable))
         self._parts.world.log.error(
-            "store.damage", offset=start, bytes=end - start, reason=reason, mend="from a replica"
+            "store.damage", offset=start, bytes=end - start, reason=reason, repair="from a replica"
         )

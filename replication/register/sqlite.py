@@ -161,8 +161,8 @@ class SqliteCas:
     def _break(self, reason: str) -> CasBroken:
         self._broken = CasBroken(
             f"the register {self._path} cannot be used any more: {reason}. Nothing is elected until"
-            " that is mended and this process is started again; a leader goes on while all that are"
-            " in sync follow it"
+            " that is repaired and this process is started again; a leader goes on while all that"
+            " are in sync follow it"
         )
         return self._broken
 

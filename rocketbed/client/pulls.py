@@ -215,7 +215,7 @@ class Puller:
                 where = f"at offset {offset}" if tags.expression == "*" else f"from {offset} on"
                 raise _Damaged(
                     f"{describe(queue)} at {member[1][0]}:{member[1][1]}: what it gives {where} is"
-                    f" damaged ({problem}); mend its store, or seek behind that message",
+                    f" damaged ({problem}); heal its store, or seek behind that message",
                     len(good),
                 ) from problem
             messages = [

@@ -86,8 +86,8 @@ class MemberStatus:
             remarks.append(
                 f"queues of {unmade} are made again from the log: a stop now is not clean"
             )
-        if mended := self.offset("mendedUnits"):
-            remarks.append(f"{mended} queue units were not what the log says; they are mended")
+        if healed := self.offset("mendedUnits"):
+            remarks.append(f"{healed} queue units were not what the log says; they are healed")
         if unqueued := self.unqueued:
             remarks.append(unqueued)
         return remarks

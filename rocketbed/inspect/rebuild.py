@@ -154,7 +154,7 @@ def rebuild_in_place(
         if report.holes and not force:
             shutil.rmtree(pending)
             raise RebuildRefused(
-                f"the log is damaged at {report.holes[0]}: mend it from a replica first, or"
+                f"the log is damaged at {report.holes[0]}: heal it from a replica first, or"
                 " rebuild around the hole with --force"
             )
         os.sync()

@@ -68,7 +68,7 @@ def test_scrub_findings_and_repairs_are_shown(damaged: dict[str, str]) -> None:
     assert len(remarks) == 2
     assert remarks[0].startswith("damage in the log, bytes ")
     assert remarks[0].count("-") == 2
-    assert remarks[1] == "1 queue units were not what the log says; they are mended"
+    assert remarks[1] == "1 queue units were not what the log says; they are healed"
 
 
 def test_a_cut_that_an_operator_ordered() -> None:

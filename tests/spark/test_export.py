@@ -144,7 +144,7 @@ def test_misnamed_segment_stops_the_export(spark: SparkSession, tmp_path: Path) 
     store = unpack("clean", tmp_path)
     log = store / "commitlog"
     (log / "00000000000001048576").rename(log / "moved")
-    with pytest.raises(PipelineError, match=r"moved is a segment, .*: mend this first"):
+    with pytest.raises(PipelineError, match=r"moved is a segment, .*: rename it first"):
         run(spark, store, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (log / "moved").rename(log / "00000000000001048576")

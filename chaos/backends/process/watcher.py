@@ -14,7 +14,7 @@ import trio
 
 from rocketbed.chaos.backends.process.software import Software
 from rocketbed.chaos.evidence.history import Function, HistoryWriter
-from rocketbed.chaos.evidence.node_events import MENDED, REFUSALS
+from rocketbed.chaos.evidence.node_events import REFUSALS, REPAIRED
 from rocketbed.host.member import Launched
 
 LOOK_S: Final = 0.005
@@ -87,7 +87,7 @@ class Watcher:
 
     def reported(self, name: str) -> str:
         """Return its report of damage that is not repaired, since its last start."""
-        texts = [text for event, text in self._reports.get(name, ()) if event != MENDED]
+        texts = [text for event, text in self._reports.get(name, ()) if event != REPAIRED]
         return texts[-1] if texts else ""
 
     def refuses(self, name: str) -> str:

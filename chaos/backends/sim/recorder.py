@@ -15,8 +15,8 @@ from rocketbed.chaos.backends.sim.simulation import LogLine, Simulation
 from rocketbed.chaos.evidence.history import Function, HistoryWriter
 from rocketbed.chaos.evidence.node_events import (
     FOLLOWING,
-    MENDED,
     REFUSALS,
+    REPAIRED,
     REPORTS,
     reason_to_empty,
 )
@@ -232,6 +232,6 @@ class Recorder:
             self._report(line.node, line.event, str(line.fields[REPORTS[line.event]]))
 
     def _report(self, name: str, event: str, text: str) -> None:
-        if event != MENDED:
+        if event != REPAIRED:
             self._reports[name] = text
         self._history.event(Function.NODE, name, "reported", {"event": event, "text": text})

@@ -41,7 +41,7 @@ def recovered_ends(case: Case, findings: Findings) -> int:
             place = {"node": event.node, "physical": end, "time_ns": event.time_ns}
             excuse = evidence.disks.damaged_by(event.node, event.time_ns)
             since_ns = image.image_record.time_ns
-            if damaged and evidence.reports(event.node, since_ns, mended=True):
+            if damaged and evidence.reports(event.node, since_ns, repairs=True):
                 excuse = evidence.excuse(f"{event.node} was damaged, and reported it", since_ns)
             findings.add(text, excuse=excuse, **place)
     return len(restarts)

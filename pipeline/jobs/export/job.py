@@ -57,7 +57,7 @@ def export(job: Job, options: ExportOptions) -> None:
     for finding in job.report.findings:
         if finding["id"] == "misnamed":
             raise PipelineError(
-                f"{finding['title']}: mend this first, what is behind counts as done"
+                f"{finding['title']}: rename it first, what is behind counts as done"
             )
     roots = [replica.replica.root for log in logs for replica in log.replicas]
     place = Place.of(out, settings.file_systems(out), roots)
