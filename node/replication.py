@@ -75,7 +75,7 @@ class StoreCutter:
         except (OSError, StoreError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else exc
             raise CutRefused(
-                f"the log is not cut at {offset}, since what is cut cannot be kept: {reason};"
+                f"the log is not truncated at {offset}, since the rest cannot be kept: {reason};"
                 " make room on the disk"
             ) from exc
         self._on_cut()
@@ -258,7 +258,7 @@ class Replication:
         store.on_arrival.append(on_arrival)
 
     def _after_cut(self) -> None:
-        self.master.drop_slaves("this log was cut")
+        self.master.drop_slaves("this log was truncated")
         for callback in self.on_cut:
             callback()
 

@@ -31,8 +31,8 @@ UNANSWERED_MAX: Final = 2
 """Heartbeats from below our end after which the master is taken to have nothing there: a RocketMQ
 master may send one before it looks for data."""
 _REMEDY: Final = (
-    "set rbDiverged=cut on this slave to have it cut to what both have and what it loses kept in"
-    " rocketbed.cut, or empty its store"
+    "set rbDiverged=cut on this slave to have it truncated to what both have and what it loses kept"
+    " in rocketbed.cut, or empty its store"
 )
 
 

@@ -106,7 +106,7 @@ class PrefixSearch:
         """
         if self.bounds is not None and self.bounds.is_slave:
             raise CutRefused(
-                f"{divergence.reason}; but it is a slave itself, so nothing is cut for it"
+                f"{divergence.reason}; but it is a slave itself, so nothing is truncated for it"
             )
         last = await self._cutter.last_record(divergence.offset)
         first = 0 if divergence.first == 1 else divergence.first

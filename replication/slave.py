@@ -149,7 +149,7 @@ class Slave:
                 with trio.fail_after(CONNECT_S):
                     start = await self._begin_empty_log()
                     if not await self._ask_bounds():
-                        self.lost(address, "it is a slave itself, whose log may still be cut")
+                        self.lost(address, "it is a slave itself, whose log may still be truncated")
                         if self.on_mistaken is not None:
                             self.on_mistaken()
                         return False
@@ -240,13 +240,13 @@ class Slave:
         if self._cutter.cut_at >= 0:
             raise CutRefused(
                 f"{divergence.reason}; both have the log up to {offset}, but"
-                f" rbDiverged={self._cutter.cut_at} allows a cut there only"
+                f" rbDiverged={self._cutter.cut_at} allows a truncation there only"
             )
         if (before := self._followed_since(address)) is not None:
             raise CutRefused(
-                f"{divergence.reason}; {before}, so it is not cut for {address_text(address)}:"
-                f" {_HEAL_IT}, or set rbDiverged={offset} on this slave to give up what it has"
-                " behind that"
+                f"{divergence.reason}; {before}, so it is not truncated for"
+                f" {address_text(address)}: {_HEAL_IT}, or set rbDiverged={offset} on this"
+                " slave to give up what it has behind that"
             )
 
     def _followed_since(self, address: Address) -> str | None:

@@ -117,7 +117,7 @@ def _add_roles(story: Story, record: RunRecord, events: list[Event], at: At) -> 
         elif event.kind == "promote":
             story.ticks[node].append(Tick(time_s, "promote", f"{node} promoted"))
         elif event.kind == "cut":
-            story.ticks[node].append(Tick(time_s, "cut", f"{node} cut its log"))
+            story.ticks[node].append(Tick(time_s, "cut", f"{node} truncated its log"))
     for node in list(open_bars):
         switch(node, story.end_s, "")
 

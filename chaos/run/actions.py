@@ -38,7 +38,7 @@ NEEDS_FILES: Final = (
     "ConfigFileError",
     "OSError: [Errno 24]",
     "KeptFileUnwritable",
-    "StoreFailed: cutting the log",
+    "StoreFailed: truncating the log",
 )
 """Reasons with which a node ends if it can open no file: at its start, when it truncates its log
 or, with failover, when it changes its role."""

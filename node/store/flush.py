@@ -125,9 +125,9 @@ class Flusher:
             if size < segments.size:
                 raise self._parts.failure.set(
                     StoreFailed(
-                        f"{segments.path(start)} was cut while this node writes to it: it has"
+                        f"{segments.path(start)} was truncated while this node writes: it has"
                         f" {size} of {segments.size} bytes, and acknowledged messages in it may be"
-                        " gone. The node stops and leaves its abort file; see to what cut it, then"
+                        " gone. The node stops and leaves its abort file; see to the cause, then"
                         " start again: the start says what is missing and how to heal it"
                     )
                 )

@@ -184,7 +184,7 @@ class LogEnd:
             if not good
             else "",
             f"--set rbFillHole={end} closes the hole with a filler" if good else "",
-            f"--set rbAcceptCut={end} ends the log there, and keeps what is cut",
+            f"--set rbAcceptCut={end} ends the log there, and keeps what is truncated",
         ]
         return DamagedLog(
             f"no record at offset {end} in {path} ({reason or 'the log ends there'}), {good} good"
@@ -231,8 +231,9 @@ class LogEnd:
         if report.cut_bytes:
             self._find(
                 f"{report.cut_bytes} bytes behind offset {end} were no whole part of the log"
-                f" ({report.cut_records} whole records among them) and were cut off; they are kept"
-                f" in {report.cut_copy}; last offset known to be on disk: {report.last_durable}"
+                f" ({report.cut_records} whole records among them) and were truncated; they are"
+                f" kept in {report.cut_copy}; last offset known to be on disk:"
+                f" {report.last_durable}"
             )
         parts.world.mark("store.recovery_cut")
         self._advance(end)
@@ -266,7 +267,7 @@ async def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
         f"{segments.path(first)} has not the length of a segment, or a file before it is missing,"
         " and nothing shows that a power loss did it. Nothing was changed. Ways out:"
         f" `{parts.config.heal_command}` copies it from a replica's log; a copy of the file;"
-        f" --set rbAcceptCut={whole} ends the log before it, and keeps what is cut"
+        f" --set rbAcceptCut={whole} ends the log before it, and keeps what is truncated"
     )
 
 

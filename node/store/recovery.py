@@ -163,7 +163,7 @@ class Recovery:
         if tail_end > step.end:
             lines.append(
                 f"{tail_end - step.end} bytes behind offset {step.end} would be kept in"
-                " rocketbed.cut and cut off"
+                " rocketbed.cut and truncated"
             )
         return [*lines, *self.report.findings, f"the log would end at offset {step.end}"]
 
@@ -280,7 +280,7 @@ class Recovery:
             parts.world.log.info("store.taking_over", reason=evidence.reason)
         if evidence.mark is not None and evidence.mark.cut_to is not None:
             self._find(
-                f"a cut at offset {evidence.mark.cut_to} was pending, but the directory was"
+                f"a truncation at {evidence.mark.cut_to} was pending, but the directory was"
                 " changed since; it was not done"
             )
         closed = self._closed(evidence, ending)

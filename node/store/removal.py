@@ -69,7 +69,7 @@ class Removal:
             await trio.lowlevel.checkpoint()
         # With W at the end, lowering it lowers queues and index too.
         if not await self._checkpointer.raise_mark():
-            raise StoreError(f"the log is not cut at {offset}: no room for the new mark")
+            raise StoreError(f"the log is not truncated at {offset}: no room for the new mark")
         self._scrubber.end = min(self._scrubber.end, offset)
         parts.damaged.cut(offset)
         async with self._checkpointer.lock, self._flusher.lock:
@@ -96,8 +96,8 @@ class Removal:
     def _failed_cut(self, offset: int, reason: str | None) -> StoreError:
         return self._parts.failure.set(
             StoreFailed(
-                f"cutting the log at {offset} failed on the way: {reason}; the node stops, and the"
-                " next start does the cut if it is on record"
+                f"truncating the log at {offset} failed on the way: {reason}; the node stops, and"
+                " the next start truncates it if that is on record"
             )
         )
 

@@ -106,8 +106,8 @@ def traces(replica: Replica, end: int, tail: TailBytes) -> str:
     if tail.end == end:
         return (
             f"{replica.root}: the log ends at {end}, and a broker closed the store when a later"
-            " record was on disk, as its checkpoint says: damage, unless the log was cut since"
-            " (rocketbed store fsck looks closer)"
+            " record was on disk, as its checkpoint says: damage, unless the log was truncated"
+            " since (rocketbed store fsck looks closer)"
         )
     return (
         f"{replica.root}: the log ends at {end}, and {tail.end - end} bytes behind that are no"

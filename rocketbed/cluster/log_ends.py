@@ -60,7 +60,7 @@ def missing_in(target: NodeEnd, ends: Iterable[NodeEnd]) -> str:
         return (
             f"{' and '.join(diverged)} {'has' if len(diverged) == 1 else 'have'} other messages"
             f" than {target.name} in the same place of the log: one of them lost its end and went"
-            " on, and what either has may have been acknowledged. The promotion cuts off what"
+            " on, and what either has may have been acknowledged. The promotion truncates what"
             f" {target.name} does not have (it is kept in rocketbed.cut): save these messages first"
         )
     for end in ends:

@@ -73,12 +73,12 @@ class MemberStatus:
         for cut in filter(None, info.get("acceptedCuts", "").split(";")):
             offset, flushed, messages = (*cut.split(":"), "?", "?")[:3]
             remarks.append(
-                f"cut at {offset} by an operator's order: it was on disk up to {flushed}, at most"
-                f" {messages} acknowledged messages were given up"
+                f"truncated at {offset} by an operator's order: it was on disk up to {flushed}, at"
+                f" most {messages} acknowledged messages were given up"
             )
         if kept_bytes := self.offset("keptCutBytes"):
             remarks.append(
-                f"{kept_bytes} bytes that were cut off the log, or replaced, are kept in"
+                f"{kept_bytes} bytes that were truncated, or replaced, are kept in"
                 " rocketbed.cut in its store: look whether they hold messages that are missed, then"
                 " move them away"
             )

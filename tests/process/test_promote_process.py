@@ -85,7 +85,9 @@ async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> N
             assert "replication.cut" in (cluster.member_directory("master") / "log").read_text()
             rows = {row.member.name: row for row in await cluster.status()}
             (remark,) = rows["master"].remarks
-            assert remark.startswith(f"{next(cut.iterdir()).stat().st_size} bytes that were cut")
+            assert remark.startswith(
+                f"{next(cut.iterdir()).stat().st_size} bytes that were truncated"
+            )
             roles = {name: (row.role, row.member.broker_id) for name, row in rows.items()}
             assert roles == {
                 "nameserver": ("nameserver", -1),

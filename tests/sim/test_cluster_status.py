@@ -80,9 +80,9 @@ def test_a_cut_that_an_operator_ordered() -> None:
     cut = session(info, config=ordered, image=hurt)
     for info_read in (cut.value, session(info, config=CONFIG, image=cut.image).value):
         assert member(info_read).remarks == [
-            f"cut at {offset} by an operator's order: it was on disk up to {offset + size}, at most"
-            " 1 acknowledged messages were given up",
-            f"{size} bytes that were cut off the log, or replaced, are kept in rocketbed.cut in its"
+            f"truncated at {offset} by an operator's order: it was on disk up to {offset + size},"
+            " at most 1 acknowledged messages were given up",
+            f"{size} bytes that were truncated, or replaced, are kept in rocketbed.cut in its"
             " store: look whether they hold messages that are missed, then move them away",
         ]
 

@@ -213,7 +213,7 @@ def test_shorter_master_at_another_address_was_not_promoted(mark: str) -> None:
         group.simulation.run(5)
         slave = group.nodes["b2"].replication.slave
         assert slave is not None
-        assert "so it is not cut" in str(slave.refusal)
+        assert "so it is not truncated" in str(slave.refusal)
         assert group.log_of("b2") == before
 
 

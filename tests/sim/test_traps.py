@@ -433,7 +433,7 @@ def test_t13_truncated_segment_ends_the_node(size: int) -> None:
             await store._flusher.flush()
 
     with pytest.RaisesGroup(
-        pytest.RaisesExc(StoreFailed, match="was cut while this node writes"),
+        pytest.RaisesExc(StoreFailed, match="was truncated while this node writes"),
         flatten_subgroups=True,
     ):
         session(write, prepare=disks.append)

@@ -211,7 +211,7 @@ def _add_bound(
     excuse = excuse or losses.loss_between(evidence.group_of(row.node), *span)
     ends = losses.ends.get(node)
     if excuse is None and ends is not None and ends.lowest_fall(*span) is not None:
-        excuse = evidence.excuse(f"{node} cut its log", *span)
+        excuse = evidence.excuse(f"{node} truncated its log", *span)
     for lineage in losses.lineages:  # a slave's own cut is no loss point of its group
         for change in lineage.changes:
             if change.node == node and span[0] < change.time_ns <= span[1]:

@@ -33,11 +33,11 @@ HELD_BYTES = 256 * 1024
 _RATE = re.compile(r"\brate (\d+)KiB")
 
 
-@check("truncated-bytes-return", "messages cut off")
+@check("truncated-bytes-return", "messages truncated")
 def zombie_bytes(case: Case, findings: Findings) -> int:
-    """Messages that a node cut off its log are not in it again, unless its master has them.
+    """Messages that a node truncated are not in its log again, unless its master has them.
 
-    They are known as the node keeps a copy of what it cuts.
+    They are known as the node keeps a copy of what it truncates.
     """
     evidence = case.evidence
     examined = 0
@@ -58,18 +58,20 @@ def zombie_bytes(case: Case, findings: Findings) -> int:
                     findings.add(text, value=value, node=node.name, physical=place, distance=place)
     if not examined:
         cuts = evidence.events(Function.NODE, "cut")
-        reason = "the cuts took no message of the workload" if cuts else "no log was cut"
+        reason = "no message of the workload was truncated" if cuts else "no log was truncated"
         raise NotApplicable(reason)
     return examined
 
 
-@check("truncated-bytes-kept", "cuts")
+@check("truncated-bytes-kept", "truncations")
 def kept_cuts(case: Case, findings: Findings) -> int:
-    """A node keeps a copy of all that it cut off to follow its master, beginning with a
+    """A node keeps a copy of all that it truncated to follow its master, beginning with a
     record."""
     evidence = case.evidence
     if evidence.elects and not evidence.foreign:
-        raise NotApplicable("with failover only what was never confirmed is cut, and none is kept")
+        raise NotApplicable(
+            "with failover only what was never confirmed is truncated, and no copy is kept"
+        )
     nodes = {node.name: node for node in evidence.nodes}
     examined = 0
     for event, start, end, names in _cuts(evidence):
@@ -82,7 +84,7 @@ def kept_cuts(case: Case, findings: Findings) -> int:
         copies = sorted((Path(node.directory.root) / CUT_DIRECTORY).glob(names))
         contents = [copy.read_bytes() for copy in copies]
         complete = [data for data in contents if len(data) == end - start]
-        text = f"{event.node} cut off {start} to {end}, and of that it has"
+        text = f"{event.node} truncated {start} to {end}, and of that it has"
         if not complete:
             text += f" {max(map(len, contents), default=0)} bytes"
         elif not any(_begins_a_record(data, start) for data in complete):
@@ -94,7 +96,7 @@ def kept_cuts(case: Case, findings: Findings) -> int:
             damaged = evidence.disks.undetected_damage_of(event.node, start, end, event.time_ns)
         findings.add(text, node=event.node, time_ns=event.time_ns, excuse=damaged)
     if not examined:
-        raise NotApplicable("no log was cut, or its node has an empty disk since")
+        raise NotApplicable("no log was truncated, or its node has an empty disk since")
     return examined
 
 

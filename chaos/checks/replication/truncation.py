@@ -1,22 +1,22 @@
-"""Followers remove from disk what they cut off their logs."""
+"""Followers remove from disk what they truncate."""
 
 from rocketbed.chaos.checks.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.evidence.history import Event, Function
 
 
-@check("truncation-on-disk", "cuts")
+@check("truncation-on-disk", "truncations")
 def cuts_on_disk(case: Case, findings: Findings) -> int:
-    """Before a replica follows, the log files no longer have what it cut, or read as zeros
-    there.
+    """Before a replica follows, the log files no longer have what it truncated, or read
+    as zeros there.
 
     Otherwise a crash before it is overwritten would bring it back. With failover no copy shows what
-    was cut, but the disk layer observed the end of the log.
+    was truncated, but the disk layer observed the end of the log.
     """
     evidence = case.evidence
     if not evidence.elects or evidence.foreign:
         raise NotApplicable(
-            "without failover a node keeps what it cuts, which says more (truncated-bytes-return,"
-            " truncated-bytes-kept)"
+            "without failover a node keeps what it truncates, which says more"
+            " (truncated-bytes-return, truncated-bytes-kept)"
         )
     examined = 0
     begun: dict[str, Event] = {}
@@ -33,13 +33,13 @@ def cuts_on_disk(case: Case, findings: Findings) -> int:
             examined += 1
             if not ends.was_cut(start, cut.time_ns - 1, event.time_ns):
                 findings.add(
-                    f"{event.node} cut its log at {start} and followed, and {before} bytes of it"
-                    " were still there",
+                    f"{event.node} truncated its log at {start} and followed, and {before} bytes of"
+                    " it were still there",
                     excuse=evidence.disks.damaged_by(event.node, event.time_ns),
                     node=event.node,
                     physical=start,
                     time_ns=event.time_ns,
                 )
     if not examined:
-        raise NotApplicable("no replica cut its log, or no trace is whole")
+        raise NotApplicable("no replica truncated its log, or no trace is whole")
     return examined

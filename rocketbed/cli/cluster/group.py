@@ -184,7 +184,7 @@ def status(directory: Path, as_json: bool, again: bool) -> int:
     """Show members, roles and offsets, and remarks about the nodes.
 
     Remarks are: why clients cannot use a node, trouble, damage that its scrub has found or
-    repaired, truncations that an operator ordered, and bytes that were cut off and are kept in
+    repaired, truncations that an operator ordered, and bytes that were truncated and are kept in
     rocketbed.cut.
 
     For a cluster with failover it also shows epoch, leader, the in-sync set, and the confirmed end

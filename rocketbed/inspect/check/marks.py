@@ -89,7 +89,7 @@ def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findin
             "log-files-tile", Severity.DAMAGE, "commitlog", text, offset=marks.first, advice=advice
         )
     if marks.cut_to is not None:
-        text = f"a cut at {marks.cut_to} is not finished; the next start finishes it"
+        text = f"a truncation at {marks.cut_to} is not finished; the next start finishes it"
         findings.add("log-end", Severity.TAIL, CKPT_NAME, text, offset=marks.cut_to)
 
 

@@ -262,7 +262,7 @@ class _LogChecker:
             f"{size} bytes from {hole.offset} are no record ({_say(hole.fault)}), good ones follow"
         )
         advice = (
-            "take the bytes from a replica; recovery by RocketMQ would cut off all that follows"
+            "take the bytes from a replica; recovery by RocketMQ would truncate all that follows"
         )
         rule = "record-checksums" if hole.fault.rule in _CHECKSUM_RULES else "no-silent-damage"
         if hole.fault.rule == "log-gap":
@@ -284,7 +284,7 @@ class _LogChecker:
             return
         self.torn = True
         text = f"the log ends at {end.offset}; behind it are bytes of no record ({_say(end.fault)})"
-        advice = "nothing to do: the next start of the broker cuts it off"
+        advice = "nothing to do: the next start of the broker truncates it"
         self.findings.add(
             "log-end",
             Severity.TAIL,
