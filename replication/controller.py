@@ -113,11 +113,6 @@ class Controller:
         self._refusal: CasError = CasSuperseded("this controller is not active yet")
         """Answer to every request while it is not active."""
 
-    @property
-    def is_active(self) -> bool:
-        """True if it has the claim."""
-        return self._nursery is not None
-
     def handlers(self) -> Handlers:
         """Return handlers for the port of the server that it runs in."""
         code = RequestCode

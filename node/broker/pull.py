@@ -27,7 +27,6 @@ from rocketbed.wire.headers import PullMessageRequest
 COMMIT_OFFSET: Final = 0x1
 SUSPEND: Final = 0x2
 SUBSCRIPTION: Final = 0x4
-CLASS_FILTER: Final = 0x8
 WAIT_MAX_MS: Final = 120_000
 """Longest wait a client may ask for; idle connections are closed after that."""
 MASTER_ID: Final = 0

@@ -5,14 +5,13 @@ server, and from then on that connection uses msgpack headers (design.md 2).
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import trio
 
 from rocketbed.remoting.client import CONNECT_TIMEOUT_S, dial
 from rocketbed.remoting.connection import Connection
-from rocketbed.remoting.errors import NotConnected, RemotingError, RequestTimeout
+from rocketbed.remoting.errors import NotConnected, RequestTimeout
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.command import Command, Encoding
 from rocketbed.world.api import Address, World
@@ -147,8 +146,3 @@ class Connections:
         link = self._links.pop(address, None)
         if link is not None:
             link.connection.close(why)
-
-    async def try_request(self, address: Address, command: Command, *, timeout_s: float) -> None:
-        """Send a request and ignore any failure."""
-        with suppress(RemotingError):
-            await self.request(address, command, timeout_s=timeout_s)

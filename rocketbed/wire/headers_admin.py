@@ -300,12 +300,3 @@ class MemberGroupRequest(Header):
 
     clusterName: str
     brokerName: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HaInfo(Header):
-    """906, both ways (wire.md 7.3)."""
-
-    masterHaAddress: str | None = None
-    masterFlushOffset: Long | None = None
-    masterAddress: str | None = None

@@ -140,9 +140,6 @@ class Life:
     def put_in(self, store: MessageStore, topic: str, queue: int) -> None:
         self.put(store, replace(self._message(topic), queue=queue))
 
-    def put_body(self, store: MessageStore, body: bytes) -> None:
-        self.put(store, Put("A", 0, body, b"own\x01x\x02"))
-
     def put_one(self, store: MessageStore, topic: str) -> None:
         self.put(store, self._message(topic))
 

@@ -4,7 +4,6 @@ It speaks over two pipes (descriptors 3 and 4, one JSON text after the other, ea
 byte), so that nothing but Chromium is needed. Everything that the page complains about is kept.
 """
 
-import base64
 import json
 import os
 import select
@@ -123,11 +122,6 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             text = {"text": key} if kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=key, **text)
-
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """The page as PNG."""
-        capture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(capture["data"]))
 
     def _message(self, until: float) -> dict[str, Any]:
         while b"\0" not in self._data:

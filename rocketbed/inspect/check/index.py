@@ -326,8 +326,3 @@ class _Replay:
         self.findings.add(
             "index-matches-log", self.severity, self.name, text, offset=offset, advice=REBUILD
         )
-
-
-def index_hashes(topic_hash: TopicHash, keys: list[bytes]) -> list[int]:
-    """Return the hashes of a record's keys, in the order in which they are indexed."""
-    return [topic_hash.key_hash(key) for key in keys]
