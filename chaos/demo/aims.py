@@ -15,8 +15,8 @@ GAP_NS = 5_000_000_000
 
 
 def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
-    """Return D1 and D2: nodes killed while messages were under way; D3: one killed in its recovery;
-    D4: all are back; D5: another one led before the first master was back."""
+    """Return whether master and slaves were killed while messages were under way, and one in its
+    recovery; whether all are back; and, last, whether another led before the first was back."""
     of_master: list[Event] = []
     of_slaves: list[Event] = []
     master = record.nodes[0]
@@ -54,7 +54,7 @@ def _while_writing(name: str, kills: Sequence[Event], history: History) -> Check
 
 def _led_on(kill: Event | None, history: History) -> CheckResult:
     """Check who led after the first master's death, and how long nothing was acknowledged."""
-    name = "D5 another node led on"
+    name = "another-node-led"
     if kill is None:
         return not_run(name, "kills", "no master was killed")
     died_ns = kill.fields.get("began_ns", kill.time_ns)
@@ -92,7 +92,7 @@ def _in_recovery(events: Sequence[Event]) -> CheckResult:
             if event.fields.get("cause") == "kill" and event.node in recovering:
                 hits.append(event.node)
             recovering.discard(event.node)
-    name = "D3 node killed in its recovery"
+    name = "killed-in-recovery"
     if not hits:
         return not_run(name, "kills", "no kill met a recovery")
     return judged(name, len(hits), "kills", [], ", ".join(hits))

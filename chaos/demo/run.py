@@ -118,8 +118,8 @@ class Guest:
         await check_served(backend.world, backend.nameservers(), "b", self.old, when)
 
     def check(self) -> CheckResult:
-        """Return check O1: all contents of the directory are served unchanged, every time."""
-        name = "O1 old messages served"
+        """Check that all contents of the directory are served unchanged, every time."""
+        name = "old-messages-served"
         if len(self.old.served) < len(OCCASIONS):
             missing = " and ".join(when for when in OCCASIONS if when not in self.old.served)
             return not_run(name, "old messages", f"they were not requested {missing}")
