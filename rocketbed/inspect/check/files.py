@@ -74,7 +74,7 @@ def _check_length(
     if segment.size == size:
         return
     if segment.size == 0 and last:
-        text = "empty last segment; the broker deletes it when it starts (T12)"
+        text = "empty last segment; the broker deletes it when it starts"
         findings.add("sizes", Severity.TAIL, file, text)
         return
     text = f"{segment.size} bytes long, segments here have {size}"

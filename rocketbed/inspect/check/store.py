@@ -172,7 +172,7 @@ class _LogChecker:
                 "index-complete", Severity.NOTE, "index", text, advice="rebuild, if wanted"
             )
         if self._steps_back:
-            text = f"store times step back {self._steps_back} times (clock, or old bytes: T4, T17)"
+            text = f"store times step back {self._steps_back} times: the clock or old bytes"
             self.findings.add("log-files-tile", Severity.NOTE, "commitlog", text)
 
     def _record(self, entry: Scanned) -> None:
