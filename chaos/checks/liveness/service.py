@@ -20,7 +20,7 @@ _AGAINST_CLIENTS = ("kill", "pause", "isolate", "partition", "link", "cpu", "swi
 
 @check("recovery-time", "producers", severity=Severity.LIVENESS)
 def recovery_time(case: Case, findings: Findings) -> int:
-    """No producer had to wait longer than `rto_s` for an acknowledgement.
+    """No producer had to wait longer than `rto` for an acknowledgement.
 
     An outage is a period in which a producer had pending sends and got no acknowledgement, whether
     one of them failed or was answered at its end. Periods in which the scenario held up the
