@@ -22,7 +22,7 @@ from rocketbed.chaos.live.picture import Picture
 from rocketbed.chaos.live.sender import Sender
 from rocketbed.chaos.live.server import LiveServer, Refused
 from rocketbed.cluster.cluster import LocalCluster
-from rocketbed.cluster.lifecycle import claimed
+from rocketbed.cluster.lifecycle import claimed, load
 from rocketbed.cluster.plan import FILE, ClusterError
 from rocketbed.host.child import STOPPING
 from rocketbed.wire.errors import RocketbedError
@@ -179,7 +179,7 @@ class Watch:
         if changed == self._plan_time_ns or self._promoting.locked():
             return True
         try:
-            cluster = LocalCluster.load(self._cluster.directory)
+            cluster = load(self._cluster.directory)
         except ClusterError:
             return not (self._cluster.directory / FILE).exists()  # without it no cluster runs
         places = {name: cluster.address(name) for name in cluster.names}
@@ -296,7 +296,7 @@ def watch(
     async def main() -> Path | None:
         world = real_world("live")
         feed = Feed()
-        cluster = LocalCluster.load(directory)
+        cluster = load(directory)
         desk = Watch(cluster, feed, world)
         server = LiveServer(world, feed, desk)
         address = await server.listen(port)

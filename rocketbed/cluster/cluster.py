@@ -7,7 +7,7 @@
         await cluster.start("master")
 
 Processes are started detached and recorded in pid files, so a cluster outlives the program that
-started it and can be loaded again with `LocalCluster.load`.
+started it and can be loaded again with `lifecycle.load`.
 """
 
 import signal
@@ -31,7 +31,6 @@ from rocketbed.cluster.plan import (
     ClusterPlan,
     change_settings,
     make_plan,
-    read_plan,
     write_settings,
 )
 from rocketbed.cluster.promotion import Promotion
@@ -77,20 +76,6 @@ class LocalCluster:
         cluster = cls(directory, make_plan(**options), tied=tied)
         cluster._write()
         return cluster
-
-    @classmethod
-    def load(cls, directory: Path) -> "LocalCluster":
-        """Load the cluster of a directory, running or not. Raises `ClusterError`.
-
-        A cluster in containers is a `DockerCluster` of `rocketbed.cluster.docker`.
-        """
-        directory = directory.absolute()
-        plan = read_plan(directory)
-        if plan.subnet:
-            from rocketbed.cluster.docker.cluster import DockerCluster
-
-            return DockerCluster(directory, plan)
-        return LocalCluster(directory, plan)
 
     # --- names and places
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import trio
 
 from rocketbed.cluster.cluster import LOOK_S, LocalCluster
-from rocketbed.cluster.plan import FILE, ClusterError
+from rocketbed.cluster.plan import FILE, ClusterError, read_plan
 from rocketbed.cluster.status import MemberStatus
 
 READY_S: Final = 2.0
@@ -34,13 +34,24 @@ def load_existing(
         f"{directory} already holds a cluster, which keeps its own options: `rocketbed cluster"
         f" down --remove --dir {directory}` deletes it, with its data"
     )
-    cluster = LocalCluster.load(directory)
+    cluster = load(directory)
     if docker and not cluster.plan.subnet:
         raise ClusterError(
             f"the cluster of {directory} runs as processes: choose another --dir for one in "
             "containers, or delete it (cluster down --remove)"
         )
     return cluster
+
+
+def load(directory: Path) -> LocalCluster:
+    """Return the cluster of a directory, running or not. Raises `ClusterError`."""
+    directory = directory.absolute()
+    plan = read_plan(directory)
+    if plan.subnet:
+        from rocketbed.cluster.docker.cluster import DockerCluster
+
+        return DockerCluster(directory, plan)
+    return LocalCluster(directory, plan)
 
 
 def create(directory: Path, *, docker: bool, **options: Any) -> LocalCluster:

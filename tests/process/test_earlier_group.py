@@ -13,7 +13,7 @@ from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
-from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.lifecycle import load
 from rocketbed.host.ports import free_ports
 from rocketbed.inspect import Record, Scanned, open_directory
 from tests.support.paths import FIXTURES
@@ -44,7 +44,7 @@ def unpacked(place: Path) -> Path:
 
 
 async def test_group_of_an_earlier_version_opens_completely(tmp_path: Path) -> None:
-    cluster = LocalCluster.load(unpacked(tmp_path))
+    cluster = load(unpacked(tmp_path))
     bodies: list[bytes] = []
     with trio.fail_after(DEADLINE_S):
         async with cluster:

@@ -22,6 +22,7 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.lifecycle import load
 from rocketbed.cluster.plan import BROKER_NAME, CONFIG, NAMESERVER, REGISTER, write_settings
 from rocketbed.host.member import ManagedProcess, rocketbed_command
 from rocketbed.host.ports import free_ports
@@ -334,7 +335,7 @@ def test_status_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
         assert "not ready" not in capsys.readouterr().out
         code, group, remarks = status()
         assert (code, remarks) == (0, ["", "", ""])
-        cluster = LocalCluster.load(tmp_path / "c")
+        cluster = load(tmp_path / "c")
         cluster.kill(NAMESERVER)
         code, error = until("not ready: registered at no nameserver", 3)
         assert code == 1

@@ -14,6 +14,7 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Refused, Sent, Unknown
 from rocketbed.client.producer import Producer
 from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.lifecycle import load
 from rocketbed.cluster.plan import ClusterError
 from rocketbed.host.member import ProcessError
 from rocketbed.inspect import check_store, open_directory
@@ -105,7 +106,7 @@ async def test_a_cluster_is_taken_up_again(tmp_path: Path) -> None:
     with trio.fail_after(DEADLINE_S):
         async with LocalCluster.create(tmp_path / "c", slaves=0) as first:
             await first.start()
-            second = LocalCluster.load(tmp_path / "c")
+            second = load(tmp_path / "c")
             assert second.pid("master") == first.pid("master")
             with pytest.raises(ProcessError, match="already running"):
                 second.launch("master")

@@ -12,6 +12,7 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.lifecycle import load
 
 pytestmark = pytest.mark.process
 DEADLINE_S = 60
@@ -24,7 +25,7 @@ def test_two_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["cluster", "up", "--port", "0", "--groups", "2", *words]) == 0
         output = capsys.readouterr().out.splitlines()
         nameserver = output[-1].removeprefix("clients: -n ")
-        cluster = LocalCluster.load(tmp_path / "c")
+        cluster = load(tmp_path / "c")
         for broker in cluster.plan.brokers:
             trio.run(wait_led, cluster, broker)
         create = ["topic", "create", "T", "--queues", "2", "-n", nameserver]

@@ -8,7 +8,6 @@ import pytest
 from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.cli.main import main
 from rocketbed.client.group_status import GroupStatus
-from rocketbed.cluster.cluster import LocalCluster
 from rocketbed.cluster.plan import ClusterError, ClusterMember, make_plan
 from rocketbed.cluster.status import MemberStatus
 from rocketbed.node.store.store import MessageStore
@@ -113,7 +112,7 @@ def test_unknown_group_state_has_a_reason(
         async def group(self, broker: str) -> None:
             raise ClusterError("127.0.0.1:9876 did not answer: refused")
 
-    monkeypatch.setattr(LocalCluster, "load", lambda _: Found())
+    monkeypatch.setattr("rocketbed.cluster.lifecycle.load", lambda _: Found())
     arguments = ["cluster", "status", "--dir", str(tmp_path)]
     assert main(arguments) == 1
     assert capsys.readouterr().out.splitlines()[2:] == [
@@ -144,7 +143,7 @@ def test_each_of_several_groups_has_its_own_lines(
             names = {one.broker_id: one.name for one in self.plan.nodes(broker)}
             return GroupStatus.read({"entry": ENTRY}, names)
 
-    monkeypatch.setattr(LocalCluster, "load", lambda _: Found())
+    monkeypatch.setattr("rocketbed.cluster.lifecycle.load", lambda _: Found())
     arguments = ["cluster", "status", "--dir", str(tmp_path)]
     assert main(arguments) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -181,7 +180,7 @@ def test_the_command_shows_it(
         async def group(self, broker: str) -> None:
             """It has no failover."""
 
-    monkeypatch.setattr(LocalCluster, "load", lambda _: Found())
+    monkeypatch.setattr("rocketbed.cluster.lifecycle.load", lambda _: Found())
     arguments = ["cluster", "status", "--dir", str(tmp_path)]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()

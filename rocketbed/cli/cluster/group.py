@@ -158,11 +158,10 @@ def up(
 )
 def down(directory: Path, remove: bool) -> int:
     """Stop a cluster; its data is kept."""
-    from rocketbed.cluster.cluster import LocalCluster
-    from rocketbed.cluster.lifecycle import claimed, remove_files
+    from rocketbed.cluster.lifecycle import claimed, load, remove_files
 
     with claimed(directory):
-        local = LocalCluster.load(directory)
+        local = load(directory)
         running = [name for name in local.names if local.pid(name) is not None]
         killed = run(local.close)
         for name in running:
@@ -195,10 +194,10 @@ def status(directory: Path, as_json: bool, again: bool) -> int:
     the group has no leader, or a member is not ready. With several groups each has lines of its
     own.
     """
-    from rocketbed.cluster.cluster import LocalCluster
+    from rocketbed.cluster.lifecycle import load
     from rocketbed.wire.errors import RocketbedError
 
-    local = LocalCluster.load(directory)
+    local = load(directory)
 
     async def look() -> tuple[list[MemberStatus], Groups]:
         rows = await local.status()
@@ -239,9 +238,9 @@ def handover(name: str | None, directory: Path) -> int:
     No message is lost, and producers wait only for a moment. With several groups NAME selects the
     group: it may also be a broker's name.
     """
-    from rocketbed.cluster.cluster import LocalCluster
+    from rocketbed.cluster.lifecycle import load
 
-    local = LocalCluster.load(directory)
+    local = load(directory)
     group = run(lambda: local.hand_over(name))
     show(group.lines())
     return 0
@@ -262,9 +261,9 @@ def force_leader(name: str, accept_loss: bool, directory: Path) -> int:
     For use when no node that is in sync will come back. Other nodes truncate what they have beyond
     its log, and from then on `cluster status` shows the epoch since which messages may be lost.
     """
-    from rocketbed.cluster.cluster import LocalCluster
+    from rocketbed.cluster.lifecycle import load
 
-    local = LocalCluster.load(directory)
+    local = load(directory)
     group = run(lambda: local.force_leader(name))
     show(group.lines())
     return 0
@@ -285,11 +284,10 @@ def promote(name: str, force: bool, directory: Path) -> int:
     acknowledged. The only exception is a former master that does not answer and acknowledges
     nothing without a slave: it may have more.
     """
-    from rocketbed.cluster.cluster import LocalCluster
-    from rocketbed.cluster.lifecycle import claimed
+    from rocketbed.cluster.lifecycle import claimed, load
 
     with claimed(directory):
-        local = LocalCluster.load(directory)
+        local = load(directory)
         former = local.plan.master(local.plan.member(name).broker).name
 
         async def change() -> list[MemberStatus]:

@@ -45,7 +45,7 @@ class DockerCluster(LocalCluster):
     """The containers of one directory."""
 
     def __init__(self, directory: Path, plan: ClusterPlan) -> None:
-        """Use `create_in_docker` or `LocalCluster.load`. Raises `DockerError`."""
+        """Use `create_in_docker` or `lifecycle.load`. Raises `DockerError`."""
         directory = directory.resolve()  # the path in the containers and their names
         try:
             self._daemon = Daemon.connect(plan.daemon or None)

@@ -12,6 +12,7 @@ from rocketbed.cluster.docker import cluster as clusters
 from rocketbed.cluster.docker import member as members
 from rocketbed.cluster.docker.cluster import DockerCluster, name_of
 from rocketbed.cluster.docker.member import ContainerMember
+from rocketbed.cluster.lifecycle import load
 from rocketbed.cluster.plan import (
     FILE,
     ClusterError,
@@ -280,7 +281,7 @@ def test_other_files_in_the_directory_stay(
 def test_directory_behind_a_link_is_the_same_cluster(docker: FakeApi, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "bed")
     DockerCluster.create_in_docker(tmp_path / "bed", slaves=0)
-    loaded = DockerCluster.load(tmp_path / "link")
+    loaded = load(tmp_path / "link")
     assert loaded.directory == tmp_path / "bed"
     assert name_of(tmp_path / "link") == name_of(tmp_path / "bed")
 
@@ -331,4 +332,4 @@ def test_cluster_without_its_daemon_reports_it(tmp_path: Path) -> None:
     plan = ClusterPlan(members=(ClusterMember(name="nameserver", port=1),), subnet="10.5.0.0/24")
     replace(plan, daemon=f"unix://{tmp_path}/socket").save(tmp_path)
     with pytest.raises(DockerError, match=f"no Docker daemon runs at {tmp_path}/socket.*delete"):
-        DockerCluster.load(tmp_path)
+        load(tmp_path)

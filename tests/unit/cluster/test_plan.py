@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.lifecycle import load
 from rocketbed.cluster.plan import ClusterError, change_settings, make_plan, read_plan
 from rocketbed.cluster.promotion import changes_role
 from rocketbed.host.member import ManagedProcess, ProcessError
@@ -137,7 +138,7 @@ def test_nodes_understand_their_settings(sync: bool, flush: str, tmp_path: Path)
 def test_a_plan_is_read_back(tmp_path: Path) -> None:
     created = LocalCluster.create(tmp_path, slaves=2, flush="sync", settings={"a": "b"})
     assert read_plan(tmp_path) == created.plan
-    assert LocalCluster.load(tmp_path).names == ["nameserver", "master", "slave-1", "slave-2"]
+    assert load(tmp_path).names == ["nameserver", "master", "slave-1", "slave-2"]
     with pytest.raises(ClusterError, match="already"):
         LocalCluster.create(tmp_path)
     with pytest.raises(ClusterError, match="unknown member slave-3; known: nameserver"):
@@ -168,7 +169,7 @@ def test_promotion_changes_roles_and_keeps_edits(tmp_path: Path) -> None:
         assert config.diverged == "cut:1"
         assert config.store.reserved_ms == (9 if name == "slave-2" else 72) * 3_600_000
     plan.save(tmp_path)
-    assert LocalCluster.load(tmp_path).plan == plan
+    assert load(tmp_path).plan == plan
     assert plan.promoted("master").master().name == "master"
     for name, reason in (("slave-2", "is already the master"), ("nameserver", "is a nameserver")):
         with pytest.raises(ClusterError, match=reason):
@@ -263,7 +264,7 @@ def test_a_plan_that_is_damaged(text: str, tmp_path: Path) -> None:
 
 def test_no_plan(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"cluster\.json is missing"):
-        LocalCluster.load(tmp_path / "nowhere")
+        load(tmp_path / "nowhere")
 
 
 # --- processes
