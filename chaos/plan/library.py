@@ -35,7 +35,7 @@ def load_scenario(name_or_path: str) -> Family:
         return _of_python(path, function)
     names = scenario_names()
     near = difflib.get_close_matches(name_or_path, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(names)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(names)}."
     raise ScenarioError(f"no scenario {name_or_path!r}: {hint} A file must end in .toml or .py")
 
 
