@@ -23,7 +23,7 @@ from rocketbed.replication.errors import (
     ReplicationError,
     Superseded,
 )
-from rocketbed.replication.lease import BEAT_S, LEASE_S
+from rocketbed.replication.lease import BEAT_S, LEASE_S, MEMORY_S
 from rocketbed.replication.register.form import loaded
 from rocketbed.world.api import World
 from tests.support.sim.links import cut, heal
@@ -222,6 +222,39 @@ def test_lost_leader_is_replaced_within_a_lease(fault: str) -> None:
             replicas.start(leader)
         replicas.settle()
         assert replicas.entry.epoch == 2, "who comes back takes nothing from anybody"
+
+
+def test_starved_leader_keeps_the_lead_and_a_stopped_one_does_not() -> None:
+    """What ends its lease at once on a quiet machine is expected on a busy one."""
+    with cluster() as replicas:
+        leader = replicas.settle()
+        simulation = replicas.simulation
+
+        def stall(seconds: float) -> None:
+            simulation.pause(leader)
+            simulation.run(seconds)
+            simulation.resume(leader)
+            simulation.run(1)
+
+        for _ in range(5):
+            stall(0.35)
+        stall(1.0)
+        assert (replicas.leader(), replicas.entry.epoch) == (leader, 1)
+        simulation.run(MEMORY_S)
+        stall(1.0)
+        assert replicas.leader() != leader, "its machine has been quiet for long"
+
+
+def test_dead_leader_of_a_former_controller_is_replaced_at_once() -> None:
+    with cluster() as replicas:
+        leader = replicas.settle()
+        simulation = replicas.simulation
+        simulation.kill("c1")
+        simulation.kill(leader)
+        replicas.shelf.holder = ""
+        replicas.start_controller("c1")
+        took_s = replicas.wait(lambda: replicas.leader() not in ("", leader))
+        assert took_s < LEADER_MAX_S, "nobody listens at its addresses"
 
 
 def test_leader_with_a_reset_connection_is_asked_first() -> None:
