@@ -25,6 +25,10 @@ SLOW_PROPERTIES: Final = frozenset(
         "TRAN_MSG",
         "POP_CK",
         "INNER_NUM",
+        "REPLY_TO_CLIENT",
+        "__LITE_TOPIC",
+        "_SYS_MSG_PRIORITY_",
+        "INNER_MULTI_DISPATCH",
     }
 )
 """Properties that may change how a message is handled."""

@@ -7,6 +7,7 @@ transactions) is refused with a remark that names it; such a message is never st
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.groups import Groups
@@ -45,6 +46,18 @@ from rocketbed.wire.properties import (
 from rocketbed.world.api import World
 
 TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
+REFUSED_FEATURES: Final = {
+    "REPLY_TO_CLIENT": "request and reply",
+    "__LITE_TOPIC": "lite topics",
+}
+"""Properties of messages whose sender waits for more than their storage."""
+IGNORED_FEATURES: Final = {
+    "_SYS_MSG_PRIORITY_": "priority",
+    "INNER_MULTI_DISPATCH": "multi-dispatch",
+}
+"""Properties that a RocketMQ 5.5.0 with default settings stores and ignores as well."""
+IGNORED_MAX: Final = 256
+"""Most topics and properties of which the log says so."""
 POP_RECEIPT = "POP_CK"
 PREPARED = "TRAN_MSG"
 MAX_RECONSUME_VERSION = 121
@@ -93,6 +106,8 @@ class SendChecks:
         self._topics = topics
         self._groups = groups
         self._delays = delays
+        self._ignored: set[tuple[str, str]] = set()
+        """Topics and properties of which the log has said that they are ignored."""
 
     def decide(self, command: Command) -> Decision:
         """Return how to store a send. Raises `Refused`, `HeaderError`."""
@@ -233,6 +248,12 @@ class SendChecks:
                 "accurate timer message is not enabled, timerWheelEnable is false:"
                 " timer messages are not supported",
             )
+        for name, feature in REFUSED_FEATURES.items():
+            # A consumer sends a message that it got elsewhere to its retry topic as it is.
+            if name in properties and not header.topic.startswith(RETRY_PREFIX):
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"{feature} ({name}): not supported")
+        for name in properties.keys() & IGNORED_FEATURES.keys():
+            self._say_ignored(header.topic, name)
         if level > 0 and header.batch:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed (DELAY)")
         if INNER_NUM in properties or header.sysFlag & (INNER_BATCH | NEEDS_UNWRAP):
@@ -240,6 +261,13 @@ class SendChecks:
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the message claims to be an inner batch; send a batch (320) to a topic with"
                 " queue.type=BatchCQ instead",
+            )
+
+    def _say_ignored(self, topic: str, name: str) -> None:
+        if (topic, name) not in self._ignored and len(self._ignored) < IGNORED_MAX:
+            self._ignored.add((topic, name))
+            self._world.log.warning(
+                "send.feature_ignored", topic=topic, property=name, feature=IGNORED_FEATURES[name]
             )
 
     def _batch_items(self, header: SendMessageRequest, body: bytes) -> list[BatchItem]:

@@ -24,6 +24,16 @@ PREFIX = struct.Struct(">iI")
 _LENGTH = struct.Struct(">i")
 HEAD = struct.Struct(">II")
 """L and that word, for writing."""
+_FOREIGN = {
+    b"\x16\x03": "TLS, which is not supported",
+    b"PRI ": "HTTP/2, as of gRPC clients",
+    b"HTTP": "HTTP",
+    b"GET ": "HTTP",
+    b"HEAD": "HTTP",
+    b"POST": "HTTP",
+    b"PUT ": "HTTP",
+}
+"""Protocols that peers speak by mistake, by their first bytes."""
 
 
 class FrameReader:
@@ -103,13 +113,20 @@ class FrameReader:
             self._hold(end - position)
         return commands
 
+    def _wrong_length(self, length: int) -> str:
+        first = bytes(self.data[self.position : self.position + 4])
+        for start, protocol in _FOREIGN.items():
+            if first.startswith(start):
+                return f"not RocketMQ's remoting protocol but {protocol}"
+        return f"frame length {length} is outside 4..{self._length_max}"
+
     def _hold(self, remaining: int) -> None:
         """Keep the last bytes, in which no frame is complete, until more have arrived."""
         self._pending, self._needed = remaining, 4
         if remaining >= 4:
             (length,) = _LENGTH.unpack_from(self.data, self.position)
             if not 4 <= length <= self._length_max:
-                raise RemoteProtocolError(f"frame length {length} is outside 4..{self._length_max}")
+                raise RemoteProtocolError(self._wrong_length(length))
             self._needed = 4 + length
         if remaining:
             self._chunks.append(self.data[self.position :])

@@ -252,7 +252,7 @@ HUGE = "9" * 30
         ),
         (member(3, "banana"), "gives an answer that cannot be read: "),
         (member(3, HUGE), "gives an answer that cannot be read: "),
-        (HTTP, "sent what is no frame of RocketMQ's: frame length 1213486160 is outside"),
+        (HTTP, "sent what is no frame of RocketMQ's: not RocketMQ's remoting protocol but HTTP"),
     ],
     ids=["no field", "no number", "too large", "http"],
 )

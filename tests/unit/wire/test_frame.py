@@ -201,6 +201,20 @@ def test_negative_and_impossible_lengths_are_refused(length: int) -> None:
     assert "frame length" in refused(struct.pack(">i", length))
 
 
+@pytest.mark.parametrize(
+    ("first", "protocol"),
+    [
+        (bytes.fromhex("16030105a8010005a4"), "TLS, which is not supported"),
+        (b"PRI * HTTP/2.0\r\n", "gRPC"),
+        (b"GET /metrics HTTP/1.1\r\n", "HTTP"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
+    ],
+)
+def test_other_protocols_are_named(first: bytes, protocol: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=protocol):
+        FrameReader().feed(first)
+
+
 def test_unknown_encoding_is_refused() -> None:
     assert "encoding 7" in refused(struct.pack(">iI", 6, 7 << 24 | 2) + b"{}")
 

@@ -336,6 +336,8 @@ REFUSALS: list[tuple[str, dict[str, object], int, str]] = [
     ("timer", {"properties": {"TIMER_DELIVER_MS": "1900000000000"}}, 1, "timer messages"),
     ("prepared by flag", {"f": 4}, 16, "transactions"),
     ("prepared by property", {"properties": {"TRAN_MSG": "true"}}, 16, "transactions"),
+    ("request", {"properties": {"REPLY_TO_CLIENT": "1@c"}}, 13, "request and reply"),
+    ("lite topic", {"properties": {"__LITE_TOPIC": "a"}}, 13, "lite topics"),
     ("inner batch", {"properties": {"INNER_NUM": "3"}}, 13, "inner batch"),
     ("empty body", {"body": b""}, 13, "no body"),
     ("large body", {"body": bytes(4097)}, 13, "maxMessageSize is 4096"),
@@ -362,6 +364,26 @@ def test_refusals(changes: dict[str, object], code: int, remark: str) -> None:
         assert [message.body for message in await session.messages()] == [b"hello"] * 2
 
     with_node(scenario, "maxMessageSize=4096")
+
+
+def test_request_goes_to_a_retry_topic_as_it_is() -> None:
+    """A consumer that got it from another broker sends it back there."""
+
+    async def scenario(session: Session) -> Command:
+        return await session.send(topic="%RETRY%g", properties={"REPLY_TO_CLIENT": "1@c"})
+
+    assert outcome(scenario).code == 0
+
+
+@pytest.mark.parametrize("name", ["_SYS_MSG_PRIORITY_", "INNER_MULTI_DISPATCH"])
+def test_ignored_features_are_named_in_the_log_once(name: str) -> None:
+    async def scenario(session: Session) -> None:
+        for topic in ("A", "A", "B"):
+            assert (await session.send(topic=topic, properties={name: "5"})).code == 0
+
+    log = node_run(scenario).log
+    lines = [line for line in log if line.event == "send.feature_ignored"]
+    assert [line.fields["topic"] for line in lines] == ["A", "B"]
 
 
 def test_delay_zero_is_no_delay() -> None:
