@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from rocketbed.cluster.log_ends import NodeEnd, end_on_disk, have_diverged, missing_in, needs_slaves
-from rocketbed.cluster.plan import NAMESERVER, ClusterError, ClusterPlan, read_settings
+from rocketbed.cluster.plan import (
+    CONFIG,
+    NAMESERVER,
+    ClusterError,
+    ClusterPlan,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from rocketbed.cluster.cluster import LocalCluster
@@ -136,6 +142,25 @@ class Promotion:
         store = self._cluster.member_directory(name) / "store"
         offset = await self._cluster.world.offload(end_on_disk, store)
         return NodeEnd(name, offset, "stopped" if row.pid is None else "not answering")
+
+
+def lacking_copies(cluster: "LocalCluster", name: str) -> str:
+    """Return why a master takes no messages until another replica follows, and what to do; empty if
+    enough of its group run."""
+    directory = cluster.member_directory(name)
+    if not needs_slaves(directory):
+        return ""
+    needed = int(read_settings(directory)["inSyncReplicas"])
+    nodes = [node.name for node in cluster.plan.nodes(cluster.plan.member(name).broker)]
+    down = [node for node in nodes if cluster.pid(node) is None]
+    if len(nodes) - len(down) >= needed:
+        return ""
+    return (
+        f"{name} refuses every send until {needed} copies are in sync, and {len(nodes) - len(down)}"
+        f" of {len(nodes)} nodes run: start {', '.join(down)} again with `rocketbed cluster up`; or"
+        f" accept fewer copies: set inSyncReplicas in {directory / CONFIG}, then `rocketbed cluster"
+        " down` and `up`"
+    )
 
 
 def changes_role(cluster: "LocalCluster", plan: ClusterPlan, name: str) -> bool:

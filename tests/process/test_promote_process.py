@@ -1,7 +1,9 @@
 """Failover by hand with real processes: promote, send, and the former master follows."""
 
 import json
+import os
 import shutil
+import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.cluster.cluster import LocalCluster
+from rocketbed.cluster.lifecycle import load
 from rocketbed.cluster.plan import ClusterError
 from rocketbed.cluster.promotion import Promotion
 from rocketbed.inspect import check_store, open_directory
@@ -359,6 +362,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert (rows["master"]["role"], rows["master"]["state"]) == ("slave", "serving")
         assert main(["cluster", "promote", "slave-1", *words]) == 1
         assert "is already the master" in capsys.readouterr().err
+        cluster = load(tmp_path / "c")
+        os.kill(cluster.pid("slave-1") or 0, signal.SIGKILL)
+        assert main(["cluster", "promote", "master", *words]) == 0
+        lacks = capsys.readouterr().err
+        assert "master refuses every send until 2 copies are in sync, and 1 of 2 nodes run" in lacks
+        assert str(cluster.member_directory("master") / "broker.conf") in lacks
         assert main(["cluster", "down", *words]) == 0
         assert main(["cluster", "up", *words]) == 0
         assert main(["cluster", "status", *words]) == 0

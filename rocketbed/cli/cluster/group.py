@@ -285,6 +285,7 @@ def promote(name: str, force: bool, directory: Path) -> int:
     nothing without a slave: it may have more.
     """
     from rocketbed.cluster.lifecycle import claimed, load
+    from rocketbed.cluster.promotion import lacking_copies
 
     with claimed(directory):
         local = load(directory)
@@ -297,6 +298,8 @@ def promote(name: str, force: bool, directory: Path) -> int:
         rows = run(change)
     click.echo(f"{name} is now the master, {former} is its slave")
     show(status_lines(rows))
+    if problem := lacking_copies(local, name):
+        click.echo(problem, err=True)
     return 0
 
 
