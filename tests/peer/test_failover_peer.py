@@ -2,6 +2,7 @@
 follows each leader, and Java's clients go on over the death of a leader."""
 
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -22,6 +23,7 @@ from rocketbed.inspect import LogEnd, open_directory
 from rocketbed.wire.errors import RocketbedError
 from tests.support.peer.brokers import SMALL_FILES, Broker, Site
 from tests.support.peer.directories import assert_sound
+from tests.support.peer.installation import install_client
 from tests.support.peer.java_client import JavaClient
 from tests.support.peer.rows import assert_held, by_place
 from tests.support.peer.traffic import read, varied, write
@@ -33,6 +35,8 @@ FILLING: Final = 900
 """Messages of `varied`: more than a segment."""
 SLAVE_ID: Final = 9
 """Free in a group of three, whose nodes are registered as 0 and by their numbers."""
+SENDERS: Final = [0, *range(100_001, 100_016)]
+"""The same for producers of one test, each of which has another interval."""
 POLLS: Final = {0: "0-", 1000: "1000-"}
 """How often a producer asks for routes, in ms, 0 for the default; the beginning of its bodies."""
 LIMIT_S: Final = 100.0
@@ -243,6 +247,46 @@ async def test_java_producer_falls_back_to_another_group(site: Site) -> None:
     )
 
 
+@pytest.mark.parametrize("version", ["4.9.8", pytest.param("5.5.0", marks=pytest.mark.ci)])
+async def test_nothing_that_a_send_of_java_returned_is_lost_when_leaders_hang(
+    site: Site, version: str
+) -> None:
+    """Whatever status it returned: programs look at exceptions. A deposed leader that runs on
+    answers sends that wait, and then truncates what it answered."""
+    rows: list[dict[str, Any]] = []
+
+    def bodies(*kinds: str) -> set[str]:
+        return {row["body"] for row in rows if row["kind"] in kinds}
+
+    async with group(site, groups=2) as cluster:
+        async with site.admin() as admin:
+            await admin.create_topic(FLOW, queues=QUEUES)
+        async with (
+            JavaClient(install_client(version), site.nameserver, site.directory / "java") as java,
+            trio.open_nursery() as nursery,
+        ):
+            flow = partial(java.ask, "flow", topic=FLOW, group="flow", polls=SENDERS)
+            nursery.start_soon(partial(flow, each=rows.append))
+            for broker in (*cluster.plan.brokers, *cluster.plan.brokers):
+                leader, number = await leader_of(cluster, broker), len(rows)
+                await until(partial(has_more_than, rows, number + 500))
+                cluster.pause(leader)
+                await other_leader(cluster, broker, leader)
+                cluster.resume(leader)
+                await in_sync(cluster, 3, broker)
+            await java.next_line()
+            await until(lambda: "" in bodies("ended"))
+            await java.next_line()
+        stored = {row.body.decode() for row in await read(site.nameserver, [FLOW])}
+    assert bodies("sent", "unsure") <= stored
+    counts = Counter(row["kind"] for row in rows)
+    print(f"{version}: {counts['sent']} sent, {counts['unsure']} unsure, {counts['failed']} failed")
+
+
+def has_more_than(rows: list[dict[str, Any]], number: int) -> bool:
+    return len(rows) > number
+
+
 def longest_gap_s(rows: list[dict[str, Any]]) -> float:
     """Longest time without one of them."""
     times = [int(row["at"]) for row in rows]
@@ -272,6 +316,15 @@ async def leader_of(cluster: LocalCluster, broker: str = BROKER_NAME) -> str:
                 if address == cluster.address(name) and cluster.pid(name) is not None:
                     return name
             await trio.sleep(LOOK_S)
+
+
+async def other_leader(cluster: LocalCluster, broker: str, former: str) -> None:
+    """Wait until another node leads."""
+    with trio.fail_after(LIMIT_S):
+        leader = former
+        while leader == former:
+            await trio.sleep(LOOK_S)
+            leader = await leader_of(cluster, broker)
 
 
 async def in_sync(cluster: LocalCluster, count: int, broker: str = BROKER_NAME) -> None:
