@@ -23,6 +23,7 @@ from rocketbed.inspect import LogEnd, open_directory
 from rocketbed.wire.errors import RocketbedError
 from tests.support.peer.brokers import SMALL_FILES, Broker, Site
 from tests.support.peer.directories import assert_sound
+from tests.support.peer.go_sender import go_sender
 from tests.support.peer.installation import install_client
 from tests.support.peer.java_client import JavaClient
 from tests.support.peer.rows import assert_held, by_place
@@ -267,13 +268,7 @@ async def test_nothing_that_a_send_of_java_returned_is_lost_when_leaders_hang(
         ):
             flow = partial(java.ask, "flow", topic=FLOW, group="flow", polls=SENDERS)
             nursery.start_soon(partial(flow, each=rows.append))
-            for broker in (*cluster.plan.brokers, *cluster.plan.brokers):
-                leader, number = await leader_of(cluster, broker), len(rows)
-                await until(partial(has_more_than, rows, number + 500))
-                cluster.pause(leader)
-                await other_leader(cluster, broker, leader)
-                cluster.resume(leader)
-                await in_sync(cluster, 3, broker)
+            await hang_leaders(cluster, rows)
             await java.next_line()
             await until(lambda: "" in bodies("ended"))
             await java.next_line()
@@ -281,6 +276,39 @@ async def test_nothing_that_a_send_of_java_returned_is_lost_when_leaders_hang(
     assert bodies("sent", "unsure") <= stored
     counts = Counter(row["kind"] for row in rows)
     print(f"{version}: {counts['sent']} sent, {counts['unsure']} unsure, {counts['failed']} failed")
+
+
+async def test_nothing_that_a_send_of_go_returned_is_lost_when_leaders_hang(site: Site) -> None:
+    rows: list[dict[str, Any]] = []
+    async with group(site, groups=2) as cluster:
+        async with site.admin() as admin:
+            await admin.create_topic(FLOW, queues=QUEUES)
+        sender = go_sender(site.nameserver, FLOW, site.directory / "go.log")
+
+        async def collect() -> None:
+            while not rows or rows[-1]["kind"] != "ended":
+                rows.append(await sender.line())
+
+        async with sender, trio.open_nursery() as nursery:
+            nursery.start_soon(collect)
+            await hang_leaders(cluster, rows)
+            await sender.end_of_input()
+        stored = {row.body.decode() for row in await read(site.nameserver, [FLOW])}
+    assert {row["body"] for row in rows if row["kind"] in {"sent", "unsure"}} <= stored
+    counts = Counter(row["kind"] for row in rows)
+    print(f"Go: {counts['sent']} sent, {counts['unsure']} unsure, {counts['failed']} failed")
+
+
+async def hang_leaders(cluster: LocalCluster, rows: list[dict[str, Any]]) -> None:
+    """Stop each group's leader twice, until another one leads; then it runs on. `rows`: outcomes of
+    sends."""
+    for broker in (*cluster.plan.brokers, *cluster.plan.brokers):
+        leader, number = await leader_of(cluster, broker), len(rows)
+        await until(partial(has_more_than, rows, number + 500))
+        cluster.pause(leader)
+        await other_leader(cluster, broker, leader)
+        cluster.resume(leader)
+        await in_sync(cluster, 3, broker)
 
 
 def has_more_than(rows: list[dict[str, Any]], number: int) -> bool:
