@@ -23,7 +23,7 @@ test-all: test test-slow  ## that, and what takes long or needs a system's tools
 test-slow: $(VENV)/.test  ## what takes long, alone
 	$(PYTEST) -m "slow and not peer"
 
-test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17, Maven, npm, Docker)
+test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17, Maven, npm, Go, Docker)
 	$(PYTEST) -m peer
 
 test-slow-ci test-peer-ci: $(VENV)/.test  ## of those two, the part that .ci/run runs
