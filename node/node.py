@@ -5,7 +5,9 @@ services. A stop reverses that and leaves the directory clean; a store that fail
 everything at once and leaves `abort` in place.
 """
 
+import ipaddress
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import trio
@@ -126,7 +128,7 @@ async def run_node(
     `StoreFailed` the process must end: the directory is left for recovery.
     """
     began = trio.current_time()
-    config = own_copy(config)
+    config = await _with_store_host(world, own_copy(config))
     tables = Tables(world, config)
     tables.load()
     replica = Replica(world, config) if config.replica else None
@@ -174,9 +176,26 @@ async def check_node(world: World, config: NodeConfig) -> list[str]:
 
     Raises what a start would raise for its tables and its store.
     """
+    config = await _with_store_host(world, config)
     tables = Tables(world, config)
     tables.load()
     return await MessageStore.check(world, config.store, tables.topics)
+
+
+async def _with_store_host(world: World, config: NodeConfig) -> NodeConfig:
+    """Return the settings with an IP address for the records, which hold no name; clients resolve
+    `brokerIP1` themselves. Raises `NodeError` for a name without an address."""
+    try:
+        ipaddress.ip_address(config.ip1)
+    except ValueError:
+        try:
+            addresses = await world.network.resolve(config.ip1)
+        except OSError as exc:
+            raise NodeError(f"brokerIP1={config.ip1}: this name has no address: {exc}") from exc
+        # As Java does, which returns IPv4 addresses first.
+        host = min(addresses, key=lambda address: ":" in address)
+        return replace(config, store=replace(config.store, store_host=host))
+    return config
 
 
 async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -> None:

@@ -63,6 +63,25 @@ def test_start_and_check_name_the_obstacle_of_a_table(name: str) -> None:
             run_solo(look, config, image=disk.image())
 
 
+def test_records_hold_the_address_of_a_host_name() -> None:
+    """Clients get the name itself, and resolve it on their own."""
+
+    async def scenario(session: Session) -> None:
+        await session.send()
+        (message,) = await session.messages()
+        assert message.store_host == (HOST, PORT)
+        assert session.node.config.address == f"localhost:{PORT}"
+
+    with_node(scenario, "brokerIP1=localhost")
+
+
+def test_host_name_without_an_address_is_named() -> None:
+    config = make_config(settings_from_options([*SMALL, "brokerIP1=nobody"]))[0]
+    for start in (run_node, check_node):
+        with pytest.raises(NodeError, match="brokerIP1=nobody: this name has no address"):
+            run_solo(start, config)
+
+
 def test_clean_stop_keeps_everything_and_removes_abort() -> None:
     stopped = node_run(send_some)
 
