@@ -356,7 +356,10 @@ class Failover:
             metadata.set_master(None)
             if follower is not None and self.agent.entry is not None:
                 address = self.agent.entry.replicas[follower.leader].address
-                metadata.set_master(parse_address(address))
+                try:
+                    metadata.set_master(parse_address(address))
+                except ValueError as exc:
+                    self._world.log.warning("failover.leader_address_unreadable", error=str(exc))
         if leader is not None or self._leads:
             for callback in self.on_role:
                 callback()

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rocketbed.remoting.client import check_host
 from rocketbed.routing.errors import RoutingError
 
 KEYS = {
@@ -82,4 +83,9 @@ def _parse(key: str, text: str, kind: object) -> object:
         if key == "listenPort" and int(text) > PORT_MAX:
             raise BadSetting(f"{key}={text}: ports end at {PORT_MAX}")
         return int(text)
+    if key == "bindAddress" and text:
+        try:
+            check_host(text)
+        except ValueError as exc:
+            raise BadSetting(f"{key}={text}: {exc}") from exc
     return text

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from rocketbed.node.store.config import parse_delay_levels
+from rocketbed.remoting.client import check_host, parse_address
 from rocketbed.world.api import Address
 
 Parse = Callable[[str], object]
@@ -33,8 +34,7 @@ def _name(text: str) -> str:
 
 
 def _host(text: str) -> str:
-    if not text or any(character in text for character in " ;,/"):
-        raise ValueError("must be a single address")
+    check_host(text)
     return text
 
 
@@ -104,7 +104,9 @@ def _delays(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    _addresses(text)
+    """Check one address; empty means none."""
+    if text and len(_addresses(text)) != 1:
+        raise ValueError("must be one address, host:port")
     return text
 
 
@@ -113,10 +115,8 @@ def _addresses(text: str) -> tuple[Address, ...]:
     for part in text.replace(",", ";").split(";"):
         if not part.strip():
             continue
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or not host:
-            raise ValueError(f"{part.strip()!r} is not host:port")
-        addresses.append((host.strip("[]"), _integer(port, low=1, high=65535)))
+        host, port = parse_address(part)
+        addresses.append((host, _integer(str(port), low=1, high=65535)))
     return tuple(addresses)
 
 

@@ -40,9 +40,14 @@ def run_plain(words: list[str]) -> int | None:
 def parse(text: str) -> tuple[str, int]:
     """Parse `host:port` as a pair; IPv6 hosts may be in brackets. Raises `ValueError`."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        is_host = bool(host.encode("idna"))
+    except UnicodeError:
+        is_host = False
+    if not colon or not is_host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"not an address of the form host:port: {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host, int(port)
 
 
 def check(address: str, *, live: bool) -> int:

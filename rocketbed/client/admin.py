@@ -10,7 +10,14 @@ from typing import Any, Final, Self
 import orjson
 import trio
 
-from rocketbed.client.errors import ClientError, NoNameserver, NotFound, RequestRefused, reading
+from rocketbed.client.errors import (
+    ClientError,
+    NoBroker,
+    NoNameserver,
+    NotFound,
+    RequestRefused,
+    reading,
+)
 from rocketbed.client.messages import Received, check_group, check_topic
 from rocketbed.client.offsets import QueueOffsets
 from rocketbed.client.routes import DEFAULT_TOPIC, MASTER_ID
@@ -289,9 +296,7 @@ class Admin:
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP,
                 ConsumerGroupRequest(consumerGroup=group).encode(),
             )
-            answer = await self._session.ask(
-                parse_address(address), command, timeout_s=self._timeout_s
-            )
+            answer = await self._ask(address, command)
             if answer.code == ResponseCode.SUCCESS:
                 with reading(f"members of group {group}", address):
                     ids.update(ConsumerIdList.decode(answer.body).consumer_id_list)
@@ -342,10 +347,19 @@ class Admin:
 
     async def _send(self, address: str, command: Command, action: str) -> Command:
         self._session.check_entered()
-        answer = await self._session.ask(parse_address(address), command, timeout_s=self._timeout_s)
+        answer = await self._ask(address, command)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(action, f"broker {address}", answer.code, answer.remark)
         return answer
+
+    async def _ask(self, address: str, command: Command) -> Command:
+        """Return a broker's answer, whatever its code. Raises `NoBroker` for an address that cannot
+        be used: a nameserver repeats what brokers register."""
+        try:
+            broker = parse_address(address)
+        except ValueError as exc:
+            raise NoBroker(f"a broker cannot be asked: {exc}") from exc
+        return await self._session.ask(broker, command, timeout_s=self._timeout_s)
 
     async def _ask_controller(self, command: Command, action: str) -> Command:
         """Return the answer of the nameserver whose controller is active."""

@@ -87,14 +87,21 @@ class Route:
 
 
 def route_of(topic: str, data: TopicRouteData, *, template: bool = False) -> Route:
-    """Build a route from a nameserver's answer. Raises `ValueError` for an impossible address or
-    number of queues."""
-    brokers = {
-        broker.broker_name: {
-            number: parse_address(text) for number, text in sorted(broker.broker_addrs.items())
-        }
-        for broker in data.broker_datas
-    }
+    """Build a route from a nameserver's answer, without members whose address cannot be used.
+
+    Raises `ValueError` if that leaves none, and for an impossible number of queues.
+    """
+    brokers: dict[str, dict[int, Address]] = {}
+    failure: ValueError | None = None
+    for broker in data.broker_datas:
+        for number, text in sorted(broker.broker_addrs.items()):
+            try:
+                brokers.setdefault(broker.broker_name, {})[number] = parse_address(text)
+            except ValueError as exc:
+                failure = exc
+    brokers = {name: members for name, members in brokers.items() if members}
+    if failure is not None and not brokers:
+        raise failure
     writable: list[MessageQueue] = []
     ordered: list[MessageQueue] = []
     readable: list[MessageQueue] = []

@@ -61,6 +61,19 @@ def parse_address(text: str) -> Address:
     if {"@", "/"} & set(text):  # not quoted in the error: it may hold a password
         raise ValueError("an address is host:port, without a scheme, a user or a path")
     host, colon, port = text.strip().rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not colon or not host or not is_number or int(port) > 65535:
         raise ValueError(f"not an address of the form host:port: {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    host = host.removeprefix("[").removesuffix("]")
+    check_host(host)
+    return host, int(port)
+
+
+def check_host(host: str) -> None:
+    """Raise `ValueError` for a text that no resolver takes as an address or a host name."""
+    try:
+        is_host = bool(host.encode("idna")) and host.isprintable() and not set(host) & set(" ;,@/")
+    except UnicodeError:  # an empty label, one of more than 63 bytes, or half of a character
+        is_host = False
+    if not is_host:
+        raise ValueError(f"not a host name or an IP address: {host!r}")

@@ -103,7 +103,10 @@ class RealNetwork:
 
     async def resolve(self, host: str) -> list[str]:
         """Return the addresses of a name, each once, in the resolver's order."""
-        entries = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        try:
+            entries = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise OSError(errno.ENOENT, f"{host!r} is not a host name") from error
         return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
     def local_address(self, stream: Stream) -> Address:

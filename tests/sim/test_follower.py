@@ -1,5 +1,7 @@
 """A follower with scripted leaders: which it follows, what it copies, and what it cuts off."""
 
+from dataclasses import replace
+
 import trio
 
 from rocketbed.replication.entry import Policy
@@ -38,6 +40,18 @@ async def test_copies_pieces_of_any_size(node: FollowingNode) -> None:
         await node.copy_up_to(at)
     node.leader.confirm = ends[3]
     await node.until(lambda: node.confirm == ends[3], "it knows what is confirmed")
+
+
+@follows(Policy.MEMORY)
+async def test_follows_a_leader_without_a_usable_address_for_clients(node: FollowingNode) -> None:
+    """Only the tables come from there."""
+    await node.follow()
+    entry = node.controller.entry
+    changed = replace(entry.replicas[3], address="ns..svc:10911")
+    node.controller.publish(replicas={**entry.replicas, 3: changed})
+    node.lead(3, 3)
+    await node.follow()
+    await node.copy_up_to(len(node.leader.log))
 
 
 @follows(Policy.MEMORY)

@@ -149,7 +149,17 @@ def test_a_server_that_is_silent(
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["-h"], ["nowhere"], ["a:1", "b:2"], ["--live"], ["--dead", "a:1"], ["a:70000"]]
+    "words",
+    [
+        [],
+        ["-h"],
+        ["nowhere"],
+        ["a:1", "b:2"],
+        ["--live"],
+        ["--dead", "a:1"],
+        ["a:70000"],
+        ["ns..svc:1"],
+    ],
 )
 def test_other_words_are_left_to_the_command_line(words: list[str]) -> None:
     assert probe.run_plain(words) is None

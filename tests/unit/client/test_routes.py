@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.client.errors import BadMessage, NoNameserver, NoRoute, RequestRefused
+from rocketbed.client.admin import Admin
+from rocketbed.client.errors import BadMessage, NoBroker, NoNameserver, NoRoute, RequestRefused
 from rocketbed.client.nameservers import parse_nameservers
 from rocketbed.client.routes import route_of
 from rocketbed.client.session import Session
@@ -275,6 +276,33 @@ def test_invalid_address_is_reported() -> None:
         async with Session(stage.world, NAMESERVER) as session:
             with pytest.raises(NoNameserver, match=r"be read: the route of topic T .*nowhere"):
                 await session.routes.get("T")
+
+    on_stage(scenario)
+
+
+def with_impossible_address(data: TopicRouteData) -> TopicRouteData:
+    """Change the address of the route's last broker."""
+    data.broker_datas[-1].broker_addrs = {0: "ns..svc:10911"}
+    return data
+
+
+def test_broker_with_an_impossible_address_is_left_out() -> None:
+    actual = route_of("T", with_impossible_address(route("a", "b", queues=1)))
+    assert names(actual.writable) == names(actual.readable) == ["a0"]
+    with pytest.raises(ValueError, match=r"'ns\.\.svc'"):
+        route_of("T", with_impossible_address(route("a")))
+
+
+def test_administration_names_an_impossible_address() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = with_impossible_address(route("a"))
+        async with Admin(stage.world, nameservers=NAMESERVER) as admin:
+            for call in (
+                lambda: admin.group_members("g"),
+                lambda: admin.runtime_info("ns..svc:1"),
+            ):
+                with pytest.raises(NoBroker, match=r"'ns\.\.svc'"):
+                    await call()
 
     on_stage(scenario)
 

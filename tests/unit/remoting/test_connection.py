@@ -372,7 +372,23 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:x", "h:70000", "u@h:1", "x://h:1"])
+@pytest.mark.parametrize(
+    "text", ["", "h", "h:", ":1", "h:x", "h:\u00b2", "h:70000", "u@h:1", "x://h:1"]
+)
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         parse_address(text)
+
+
+IMPOSSIBLE_HOSTS = ["ns..svc", "a" * 64, ".", "b\udcff", "b\ufffd", "a b", "a\tb", "a,b", "[]"]
+
+
+@pytest.mark.parametrize("host", IMPOSSIBLE_HOSTS)
+def test_rejects_a_host_that_no_resolver_takes(host: str) -> None:
+    with pytest.raises(ValueError, match="not a host name or an IP address"):
+        parse_address(f"{host}:1")
+
+
+@pytest.mark.parametrize("host", ["my_broker", "b\u00fccher", "localhost.", "fe80::1%eth0"])
+def test_accepts_names_of_containers_and_domains(host: str) -> None:
+    assert parse_address(f"{host}:1") == (host, 1)

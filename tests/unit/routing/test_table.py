@@ -224,6 +224,8 @@ def test_settings_name_what_is_wrong() -> None:
         read_settings({"listenport": "1"})
     with pytest.raises(BadSetting, match="ports end at 65535"):
         read_settings({"listenPort": "70000"})
+    with pytest.raises(BadSetting, match=r"bindAddress=ns\.\.svc: not a host name"):
+        read_settings({"bindAddress": "ns..svc"})
     with pytest.raises(BadSetting, match="must be a number"):
         read_settings({"listenPort": "x"})
     with pytest.raises(BadSetting, match="true or false"):

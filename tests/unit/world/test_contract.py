@@ -363,6 +363,19 @@ def test_missing_listener_is_refused_and_a_taken_port_reported(run: Runner) -> N
     run(body)
 
 
+@pytest.mark.parametrize("host", ["ns..svc", "a" * 64, "b\ufffd"])
+def test_impossible_host_name_cannot_be_reached(run: Runner, host: str) -> None:
+    async def body(world: World, root: str) -> None:
+        for call in (
+            lambda: world.network.resolve(host),
+            lambda: world.network.connect(host, 1),
+        ):
+            with pytest.raises(OSError, match="host"):
+                await call()
+
+    run(body)
+
+
 def test_closing_wakes_the_receiver(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         listener = await world.network.listen("localhost", 0)
