@@ -196,21 +196,26 @@ class RoutingTable:
         return [key for key, live in self.live.items() if live.link == link]
 
     def unregister(self, cluster: str, address: str) -> str | None:
-        """Take a broker off the routes; return its name, None if it was unknown."""
+        """Take a broker off the routes; return its name, None if it was unknown.
+
+        Its address leaves every name under which no broker lives at it: the cluster of a name is
+        its first broker's only, and a broker may have been started again under another name.
+        """
         self.live.pop((cluster, address), None)
+        names = list[str]()
         for broker in list(self.brokers.values()):
-            ids = [i for i, at in broker.broker_addrs.items() if at == address]
-            if broker.cluster != cluster or not ids:
-                continue
+            lives = any(at == address and _is_of(broker, row) for (_, at), row in self.live.items())
+            ids = [i for i, at in broker.broker_addrs.items() if at == address and not lives]
             for broker_id in ids:
                 del broker.broker_addrs[broker_id]
                 self._give_back(broker, broker_id)
             if not broker.broker_addrs:
                 self._forget(broker)
-            elif broker.enable_acting_master and MASTER_ID not in broker.broker_addrs:
+            elif ids and broker.enable_acting_master and MASTER_ID not in broker.broker_addrs:
                 self._set_write(broker.broker_name, writable=False)
-            return broker.broker_name
-        return None
+            self._leave_clusters(broker)
+            names += [broker.broker_name] if ids else []
+        return names[-1] if names else None
 
     def _give_back(self, broker: BrokerData, broker_id: int) -> None:
         """Give an id back to the broker that had it before, and would announce it again within 30
@@ -220,9 +225,8 @@ class RoutingTable:
         """
         heirs = [
             (live.last_update_s, address)
-            for (cluster, address), live in self.live.items()
-            if (cluster, live.broker_name, live.broker_id)
-            == (broker.cluster, broker.broker_name, broker_id)
+            for (_, address), live in self.live.items()
+            if _is_of(broker, live) and live.broker_id == broker_id
         ]
         if heirs:
             broker.broker_addrs[broker_id] = max(heirs)[1]
@@ -232,14 +236,24 @@ class RoutingTable:
         name = broker.broker_name
         del self.brokers[name]
         self.sources.pop(name, None)
-        names = self.clusters.get(broker.cluster, {})
-        names.pop(name, None)
-        if not names:
-            self.clusters.pop(broker.cluster, None)
         for topic in list(self.topics):
             self.topics[topic].pop(name, None)
             if not self.topics[topic]:
                 del self.topics[topic]
+
+    def _leave_clusters(self, broker: BrokerData) -> None:
+        """Take a broker name off the clusters in which no broker of this name lives any more."""
+        name = broker.broker_name
+        clusters = [cluster for (cluster, _), row in self.live.items() if _is_of(broker, row)]
+        if name in self.brokers and not clusters:
+            return
+        if clusters and broker.cluster not in clusters:
+            broker.cluster = clusters[0]
+        for cluster in list(self.clusters):
+            if cluster not in clusters:
+                self.clusters[cluster].pop(name, None)
+            if not self.clusters[cluster]:
+                del self.clusters[cluster]
 
     def _set_write(self, broker_name: str, *, writable: bool) -> int:
         changed = 0
@@ -310,3 +324,7 @@ class RoutingTable:
         for names in self.clusters.values():
             assert names
             assert all(name in self.brokers for name in names)
+
+
+def _is_of(broker: BrokerData, live: Live) -> bool:
+    return live.broker_name == broker.broker_name

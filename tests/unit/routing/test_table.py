@@ -156,6 +156,43 @@ def test_late_registration_of_a_dead_master_takes_nothing() -> None:
     table.check()
 
 
+@pytest.mark.parametrize("order", [("c", "d"), ("d", "c")])
+def test_name_in_two_clusters_leaves_with_its_last_broker(order: tuple[str, str]) -> None:
+    brokers = {
+        "c": identity(cluster="c", port=10911),
+        "d": identity(cluster="d", port=20911),
+    }
+    table = registered(*((broker, topics("T", "U")) for broker in brokers.values()))
+    first, last = (brokers[cluster] for cluster in order)
+    assert table.unregister(first.cluster, first.address) in ("a", None)
+    table.check()
+    assert table.brokers["a"].broker_addrs == {0: last.address}
+    assert (table.brokers["a"].cluster, table.clusters) == (
+        last.cluster,
+        {last.cluster: {"a": None}},
+    )
+    assert table.unregister(last.cluster, last.address) == "a"
+    assert (table.brokers, table.clusters, table.topics, table.live) == ({}, {}, {}, {})
+
+
+def test_address_stays_while_it_lives_in_another_cluster() -> None:
+    """A broker was started again with another brokerClusterName."""
+    table = registered(
+        (identity(cluster="c"), topics("T", "U")), (identity(cluster="d"), topics("T", "U"))
+    )
+    table.unregister("c", identity().address)
+    table.check()
+    assert table.brokers["a"].broker_addrs == {0: identity().address}
+    assert list(table.clusters) == ["d"]
+
+
+def test_address_leaves_its_former_name_too() -> None:
+    """A broker was started again with another brokerName."""
+    table = registered((identity("a"), topics("T", "U")), (identity("b"), topics("T", "U")))
+    assert table.unregister("c", identity().address) == "b"
+    assert (table.brokers, table.clusters, table.topics, table.live) == ({}, {}, {}, {})
+
+
 def test_topics_are_deleted_everywhere_or_in_one_cluster() -> None:
     table = registered(
         (identity("a"), topics("T", "U")),
