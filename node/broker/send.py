@@ -16,7 +16,8 @@ from rocketbed.node.broker.plain_shapes import SLOW_PROPERTIES, Headers, Meaning
 from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED, UNCONFIRMED
 from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
 from rocketbed.node.broker.send_outcomes import Pending, PlainRun, Sent, number_of, refused, stored
-from rocketbed.node.broker.topics import SCHEDULE_TOPIC, Topics
+from rocketbed.node.broker.topics import RETRY_PREFIX, SCHEDULE_TOPIC, Topics
+from rocketbed.node.broker.waiting import shortened
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.errors import MessageRejected, PutFailed
@@ -284,13 +285,17 @@ class Sender:
                 reconsume_times=header.reconsumeTimes or 0,
             )
         else:
-            level = decision.level
+            level, properties = decision.level, decision.properties + suffix
+            # A consumer's copy of a message that was accepted once, and cannot be made shorter.
+            is_copy = header.topic.startswith(RETRY_PREFIX) and bool(header.reconsumeTimes)
+            if is_copy:
+                properties = shortened(properties.decode(), run.properties_max).encode()
             positions = [
                 run.add(
                     SCHEDULE_TOPIC if level else decision.topic,
                     level - 1 if level else decision.queue_id,
                     command.body,
-                    decision.properties + suffix,
+                    properties,
                     flag=header.flag,
                     sys_flag=decision.sys_flag,
                     born_ms=header.bornTimestamp,
@@ -299,6 +304,7 @@ class Sender:
                     tag=decision.tag,
                     keys=index_keys(decision.unique_key, decision.keys),
                     delay_ms=self._delays.delay_ms(level) if level else None,
+                    is_limited=not is_copy,
                 )
             ]
         self._sent.append(

@@ -17,7 +17,7 @@ from rocketbed.node.broker.topics import (
     Topics,
     topic_name_problem,
 )
-from rocketbed.node.broker.waiting import add_again, properties_to_wait
+from rocketbed.node.broker.waiting import add_again, properties_to_wait, shortened
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.errors import MessageRejected, PutFailed
@@ -103,6 +103,10 @@ class SendBack:
         if command.version >= MAX_RECONSUME_VERSION and header.maxReconsumeTimes is not None:
             limit = header.maxReconsumeTimes
         is_dead = message.reconsume_times >= limit or header.delayLevel < 0
+        level = self._delays.level(header.delayLevel or FIRST_LEVEL + message.reconsume_times)
+        if not is_dead and self._properties(message, RETRY_PREFIX + header.group, level) is None:
+            self._world.log.warning("send_back.too_long", group=header.group, offset=header.offset)
+            is_dead = True
         topic = (DLQ_PREFIX if is_dead else RETRY_PREFIX) + header.group
         queues = 1 if is_dead else group.retry_queue_nums
         self._topics.create_absent(topic, queues)
@@ -110,12 +114,11 @@ class SendBack:
             await self._topics.save()
         except ConfigFileError as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
-        level = 0 if is_dead else header.delayLevel or FIRST_LEVEL + message.reconsume_times
         queue_id = self._world.random.randrange(min(queues, QUEUES_MAX))
         if (refusal := self._sender.refusal(command)) is not None:
             return refusal  # this node no longer leads
         try:
-            end = self._put(message, topic, queue_id, self._delays.level(level))
+            end = self._put(message, topic, queue_id, 0 if is_dead else level)
         except (MessageRejected, PutFailed) as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
         status = await self._wait_until_safe(end)
@@ -127,15 +130,7 @@ class SendBack:
     def _put(self, message: StoredMessage, topic: str, queue_id: int, level: int) -> int:
         """Store the message once more; return the end of the log. Raises `MessageRejected`,
         `PutFailed`."""
-        properties = message.properties | {WAIT: "false", DELAY: str(level)}
-        properties.setdefault(RETRY_TOPIC, message.topic)
-        properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
-        properties.setdefault(UNIQUE_KEY, message.offset_message_id)
-        text = (
-            properties_to_wait(properties, topic, queue_id, level)
-            if level
-            else encode_properties(properties)
-        )
+        text = self._properties(message, topic, level, queue_id)
         run = self._store.begin()
         add_again(
             run,
@@ -148,6 +143,25 @@ class SendBack:
         )
         self._store.commit(run)
         return run.end
+
+    def _properties(
+        self, message: StoredMessage, topic: str, level: int, queue_id: int = QUEUES_MAX
+    ) -> str | None:
+        """Return the properties of the copy; None if they do not fit beside those of the message.
+
+        Those of a dead letter are the message's own then.
+        """
+        properties = message.properties | {WAIT: "false", DELAY: str(level)}
+        properties.setdefault(RETRY_TOPIC, message.topic)
+        properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
+        properties.setdefault(UNIQUE_KEY, message.offset_message_id)
+        text = (
+            properties_to_wait(properties, topic, queue_id, level)
+            if level
+            else encode_properties(properties)
+        )
+        limit = self._store.log.tail.properties_max
+        return text if len(shortened(text, limit).encode()) <= limit else None
 
     async def _wait_until_safe(self, end: int) -> PutStatus:
         outcome = PutStatus.PUT_OK

@@ -178,7 +178,7 @@ class TableLog:
                 run = self._record(rows)
                 self._store.commit(run)
             except (MessageRejected, PutFailed) as exc:
-                # A small maxMessageSize, or segment, takes fewer rows at a time.
+                # A small segment takes fewer rows at a time.
                 halves = _halves(rows) if isinstance(exc, MessageRejected) else None
                 if halves is not None:
                     waiting[:1] = halves
@@ -218,6 +218,7 @@ class TableLog:
             sys_flag=0,
             born_ms=run.now_ms,
             born_host=self._store.store_host_bytes,
+            is_limited=False,
         )
         return run
 

@@ -1,6 +1,8 @@
 """Messages that wait in `SCHEDULE_TOPIC_XXXX`: their properties, and storing one once more
 (store.md 12.1)."""
 
+from typing import Final
+
 from rocketbed.node.broker.topics import topic_name_problem
 from rocketbed.node.store.errors import MessageRejected
 from rocketbed.node.store.run import Run
@@ -13,16 +15,23 @@ from rocketbed.wire.message import (
     pack_host,
 )
 from rocketbed.wire.properties import (
+    CLUSTER,
     DELAY,
     KEYS,
+    ORIGIN_MESSAGE_ID,
     REAL_QUEUE,
     REAL_TOPIC,
     TAGS,
     UNIQUE_KEY,
+    WAIT,
     decode_properties,
     encode_properties,
     index_keys,
 )
+
+DISPENSABLE: Final = frozenset({"MSG_REGION", "TRACE_ON", CLUSTER, WAIT, ORIGIN_MESSAGE_ID})
+"""Properties that are left out where a copy's own ones do not fit beside the producer's: brokers
+add the first three, the next counts while a message is sent, and UNIQ_KEY names the message too."""
 
 
 def target_of(message: StoredMessage) -> tuple[str, int]:
@@ -61,6 +70,7 @@ def add_again(
             " to come again by itself",
         )
     text = message.properties_text if text is None else text
+    text = shortened(text, run.properties_max)
     properties = decode_properties(text)
     run.add(
         topic,
@@ -75,7 +85,17 @@ def add_again(
         tag=properties.get(TAGS),
         keys=index_keys(properties.get(UNIQUE_KEY), properties.get(KEYS)),
         delay_ms=delay_ms,
+        is_limited=False,
     )
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return a property string, without what no consumer of a copy needs if it takes more bytes
+    than `limit`; that may still be too much."""
+    if len(text.encode()) <= limit:
+        return text
+    pairs = decode_properties(text).items()
+    return encode_properties((name, value) for name, value in pairs if name not in DISPENSABLE)
 
 
 def properties_to_wait(properties: dict[str, str], topic: str, queue_id: int, level: int) -> str:

@@ -103,6 +103,7 @@ class StoreEpochs(LogView):
             sys_flag=0,
             born_ms=run.now_ms,
             born_host=log.tail.store_host_bytes,
+            is_limited=False,
         )
         try:
             log.commit(run)

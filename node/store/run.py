@@ -93,6 +93,11 @@ class LogTail:
         self.topic_heads: dict[str, tuple[int, bytes]] = {}
         """Magic and encoded topic of earlier topics."""
 
+    @property
+    def properties_max(self) -> int:
+        """Most bytes of properties besides the record's checksum."""
+        return PROPERTIES_MAX - (CRC_SIZE + 1 if self.append_property_crc else 0)
+
     def limit(self, config: StoreConfig) -> None:
         """Apply a new `maxMessageSize`, from the next record on."""
         self.record_max = config.record_max
@@ -173,11 +178,14 @@ class Run:
         keys: tuple[str, ...] = (),
         prepared_offset: int = 0,
         delay_ms: int | None = None,
+        is_limited: bool = True,
     ) -> tuple[int, int]:
         """Add one message; return its physical and queue offset, final once the run is committed.
 
         `born_host` is packed (8 or 20 bytes). `keys` are UNIQ_KEY and the parts of KEYS.
         `delay_ms`: of a message of the delay topic, whose unit holds the time at which it is due.
+        `is_limited`: apply `maxMessageSize`, which is for producers: it may have been lowered since
+        a message was stored that is copied here, and the node's own records are never refused.
         Raises `MessageRejected` (too large, illegal topic), leaving the run unchanged.
         """
         tail = self._tail
@@ -202,10 +210,10 @@ class Run:
             sys_flag |= STORE_IPV6 if len(store_host) == 20 else 0
         if (
             properties_length > PROPERTIES_MAX
-            or body_length > tail.body_max
-            or size > tail.record_max
+            or (is_limited and (body_length > tail.body_max or size > tail.record_max))
+            or size + BLANK_SIZE > tail.segment_size
         ):
-            raise self._too_large(body_length, properties_length, size)
+            raise self._too_large(body_length, properties_length, size, is_limited=is_limited)
         # Room for a blank record must remain, or the segment's end could not be marked.
         if self.position + size + BLANK_SIZE > self._segment_end:
             self._roll()
@@ -238,6 +246,11 @@ class Run:
         return position, queue_offset
 
     @property
+    def properties_max(self) -> int:
+        """Most bytes of a message's properties."""
+        return self._tail.properties_max
+
+    @property
     def room_end(self) -> int:
         """Highest end of records in this segment, so that a blank record fits after them."""
         return self._segment_end - BLANK_SIZE
@@ -266,12 +279,19 @@ class Run:
         value = _crc32(b"".join((head, body, topic_head, length, properties))) & CRC_MASK
         return properties + crc_property(value)
 
-    def _too_large(self, body: int, properties: int, size: int) -> MessageRejected:
+    def _too_large(
+        self, body: int, properties: int, size: int, *, is_limited: bool = True
+    ) -> MessageRejected:
         tail = self._tail
         if properties > PROPERTIES_MAX:
             return MessageRejected(
                 PutStatus.PROPERTIES_SIZE_EXCEEDED,
                 f"properties take {properties} bytes, at most {PROPERTIES_MAX} are stored",
+            )
+        if not is_limited:
+            return MessageRejected(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"record takes {size} bytes, which no segment holds (mappedFileSizeCommitLog)",
             )
         if body > tail.body_max:
             return MessageRejected(

@@ -11,6 +11,7 @@ from rocketbed.wire.bodies import SubscriptionGroupConfig
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command, ResponseCode
 from rocketbed.wire.message import BatchItem, StoredMessage, encode_batch
+from rocketbed.wire.properties import PROPERTIES_MAX, encode_properties
 from tests.support.broker import Session, node_run, with_node
 
 MOST = 20
@@ -240,3 +241,56 @@ def test_nothing_is_put_back_without_permission_or_a_retry_topic() -> None:
         assert (await session.pull("%RETRY%none")).code == ResponseCode.TOPIC_NOT_EXIST
 
     with_node(scenario)
+
+
+def long_properties(size: int) -> dict[str, str]:
+    """Return properties whose string takes `size` bytes."""
+    fixed = {"TAGS": "A", "UNIQ_KEY": "A1", "note": ""}
+    return fixed | {"note": "x" * (size - len(encode_properties(fixed)))}
+
+
+LONG_NAME = "g" * 60
+
+
+@pytest.mark.parametrize(("group", "topic"), [("g", "%RETRY%g"), (LONG_NAME, f"%DLQ%{LONG_NAME}")])
+def test_message_with_long_properties_comes_back_or_dies(group: str, topic: str) -> None:
+    """The copy names its topic and waits under properties of its own."""
+
+    async def scenario(session: Session) -> None:
+        message = await one_message(session, properties=long_properties(PROPERTIES_MAX - 64))
+        assert (await send_back(session, message, group=group)).code == 0
+        copy = await next_of(session, topic)
+        assert (copy.reconsume_times, copy.tags, copy.unique_key) == (1, "A", "A1")
+        assert copy.properties["note"] == message.properties["note"]
+
+    with_node(scenario)
+
+
+def test_dead_letter_with_long_properties_is_kept() -> None:
+    async def scenario(session: Session) -> None:
+        message = await one_message(session, properties=long_properties(PROPERTIES_MAX - 64))
+        assert (await send_back(session, message, level=-1)).code == 0
+        assert (await next_of(session, "%DLQ%g")).unique_key == "A1"
+
+    with_node(scenario)
+
+
+def test_lower_message_size_applies_to_producers_only() -> None:
+    """What is acknowledged is delivered, and comes back if it has to."""
+    body = bytes(3000)
+
+    async def before(session: Session) -> None:
+        assert (await session.send("T", body)).code == 0
+        assert (await session.send("T", body, properties={"DELAY": "1"})).code == 0
+
+    async def after(session: Session) -> None:
+        assert (await session.send("T", body)).code == ResponseCode.MESSAGE_ILLEGAL
+        delayed = await next_of(session, "T", 1)
+        assert delayed.body == body
+        assert (await send_back(session, delayed)).code == 0
+        assert (await next_of(session, "%RETRY%g")).body == body
+        copy = await session.send("%RETRY%g", body, j=1, properties={"DELAY": "1"})
+        assert copy.code == 0  # from a consumer, in its own words
+
+    image = node_run(before).image
+    assert node_run(after, "maxMessageSize=1000", image=image).outcome == "ended"
