@@ -9,6 +9,7 @@ from rocketbed.client.local import LocalPositions, Positions
 from rocketbed.client.pulls import describe
 from rocketbed.client.subscriptions import Subscriptions
 from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.codes import ResponseCode
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World
 
@@ -89,7 +90,9 @@ class Commits:
         or in the file, until the first failure."""
         flows: dict[str, list[Flow]] = {}
         for flow in all_flows:
-            if flow.progress.done != flow.committed:
+            # Another topic of this name may be created, and its queues begin at 0.
+            is_gone = flow.refused_code == ResponseCode.TOPIC_NOT_EXIST
+            if flow.progress.done != flow.committed and not is_gone:
                 place = flow.queue.broker_name if self._local is None else self._local.path
                 flows.setdefault(place, []).append(flow)
                 if self._local is not None:

@@ -270,8 +270,9 @@ class Consumer:
         queue.
 
         Empty when none came within `timeout_s` seconds; with 0 it returns only messages that are
-        already here. The queue's position is then after them. Raises `RequestRefused` when a broker
-        refuses to serve a queue; polling may continue.
+        already here. The queue's position is then after them. A queue that an operator withdraws is
+        left with a warning in the log. Raises `RequestRefused` when a broker refuses to serve one
+        that the topic has; polling may continue.
         """
         self._session.check_entered()
         self._inbox.finish_own()

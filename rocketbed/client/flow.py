@@ -4,7 +4,7 @@ Batches of all queues go through one channel without a buffer, so a program that
 stops the pulls. `seek` invalidates pulls under way, whose batches are recognized by their number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -40,6 +40,13 @@ PASSING_CODES: Final = frozenset(
     )
 )
 """Refusals that are temporary, so that the pull is repeated (wire.md 11, trap 17)."""
+WITHDRAWN_CODES: Final = frozenset(
+    (ResponseCode.INVALID_PARAMETER, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION)
+)
+"""Refusals of a queue that an operator may have withdrawn: by fewer queues, another permission, or
+a deletion of the topic."""
+REFUSED_S: Final = 5.0
+"""Time, seconds, in which such a queue leaves the route; then the program gets the refusal."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -76,8 +83,11 @@ class Flow:
         *,
         hold_s: float,
         is_ordered: bool = False,
+        on_refused: Callable[[], None] | None = None,
     ) -> None:
-        """`is_ordered`: hand over a batch only when all messages before it are finished."""
+        """`is_ordered`: hand over a batch only when all messages before it are finished.
+        `on_refused`: called when the queue may have been withdrawn; None: such a refusal is the
+        program's at once."""
         self.queue = queue
         self.position = offset
         """Offset after the messages that were handed out."""
@@ -99,6 +109,10 @@ class Flow:
         self._may_run = trio.Event()
         self._may_run.set()
         self.is_stopped = False
+        self.refused_code: int | None = None
+        """Code by which the broker refuses the queue now, if it may have been withdrawn."""
+        self._refused_at_s = 0.0
+        self._on_refused = on_refused
         self._scope: trio.CancelScope | None = None
 
     def is_current(self, batch: Batch) -> bool:
@@ -168,8 +182,9 @@ class Flow:
             try:
                 batch = await self._pull(number)
                 pause_s = PAUSE_S
+                self.refused_code = None
             except RequestRefused as exc:
-                if exc.code in PASSING_CODES:
+                if exc.code in PASSING_CODES or self._may_leave(exc.code):
                     self._log(exc)
                     batch = None
                 else:
@@ -186,6 +201,18 @@ class Flow:
             if batch is None or batch.failure is not None:
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def _may_leave(self, code: int) -> bool:
+        """True if the queue was refused a short time ago, and may leave the route."""
+        if self._on_refused is None or code not in WITHDRAWN_CODES:
+            return False
+        if self.refused_code is None:
+            self._refused_at_s = trio.current_time()
+        self.refused_code = code
+        may_leave = trio.current_time() < self._refused_at_s + REFUSED_S
+        if may_leave:
+            self._on_refused()  # each time: the broker may change before the route does
+        return may_leave
 
     async def _pull(self, number: int) -> Batch | None:
         """Pull once and return the batch; None if the flow was moved meanwhile. Raises as

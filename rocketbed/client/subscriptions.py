@@ -8,7 +8,7 @@ from typing import Final, Literal
 import trio
 
 from rocketbed.client.arguments import check_queue, check_time
-from rocketbed.client.errors import BadMessage, ClientError, NoBroker
+from rocketbed.client.errors import BadMessage, ClientError, NoBroker, NoRoute
 from rocketbed.client.flow import Batch, Flow
 from rocketbed.client.local import AllQueues, Positions
 from rocketbed.client.locks import Locks
@@ -47,9 +47,9 @@ class _Shared:
 
     words: TagFilter
     start: Start
-    initial_queues: frozenset[MessageQueue]
-    """Queues of the topic at the time of the subscription; queues added later are read from their
-    first message."""
+    initial_queues: set[MessageQueue]
+    """Queues of the topic since the time of the subscription; queues added later are read from
+    their first message."""
 
 
 class Subscriptions:
@@ -132,8 +132,8 @@ class Subscriptions:
             if len(queues) < len(route.readable):
                 await trio.sleep(HAND_OVER_S)
             offsets = await self._first_offsets(queues, start, is_shared=True)
-        self._read_only(topic, words, offsets)
-        self._shared[topic] = _Shared(words, start, frozenset(route.readable))
+        self._read_only(topic, words, offsets, is_shared=True)
+        self._shared[topic] = _Shared(words, start, set(route.readable))
         # A share computed meanwhile skipped this topic.
         if self._is_waiting or changes != self._changes:
             self.share_soon()
@@ -142,7 +142,7 @@ class Subscriptions:
         """Read this member's share of a topic from its beginning, once the topic exists."""
         words = TagFilter()
         with self._subscribed(topic, words):
-            self._shared.setdefault(topic, _Shared(words, "first", frozenset()))
+            self._shared.setdefault(topic, _Shared(words, "first", set()))
         self._tell_all()
         self.share_soon()
 
@@ -204,13 +204,17 @@ class Subscriptions:
                 await self._unlock_strays()
 
     async def _share(self, topic: str, shared: _Shared, members_at: MembersAt) -> None:
-        """Give up queues that are now another member's, and start reading new ones.
+        """Give up queues that are now another member's or withdrawn, and start reading new ones.
 
         Queues of a broker that no nameserver knows at present are kept, since it may come back.
         """
         # Without a nameserver each query takes seconds, and the locks of many topics would expire.
         routes = self._session.routes
-        route = await routes.get(topic, fresh=routes.has_nameserver)
+        try:
+            route = await routes.get(topic, fresh=routes.has_nameserver)
+        except NoRoute:
+            await self._forget(shared, self._refused(topic))
+            raise
         for address in (
             address for members in route.brokers.values() for address in members.values()
         ):
@@ -220,14 +224,33 @@ class Subscriptions:
         if own is None or self._shared.get(topic) is not shared:
             return
         current = [queue for queue in self.flows if queue.topic == topic]
-        await self._give_up(
-            queue for queue in current if queue not in own and queue.broker_name in route.brokers
-        )
+        routed = [queue for queue in current if queue.broker_name in route.brokers]
+        foreign = [queue for queue in routed + self._refused(topic) if queue not in own]
+        await self._forget(shared, [queue for queue in foreign if queue not in route.readable])
+        await self._give_up(foreign)
         new = [queue for queue in own if queue not in self.flows]
         if new:
             await trio.sleep(HAND_OVER_S)
         for queue in new:
             await self._take_up(queue, shared)
+
+    def _refused(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that their brokers refuse now."""
+        flows = self.flows.items()
+        return [q for q, flow in flows if q.topic == topic and flow.refused_code is not None]
+
+    async def _forget(self, shared: _Shared, queues: Iterable[MessageQueue]) -> None:
+        """Give up queues that the topic no longer has; if they come again, they are new ones."""
+        withdrawn = list(dict.fromkeys(queues))
+        for queue in withdrawn:
+            shared.initial_queues.discard(queue)
+            self._session.world.log.warning(
+                "client.queue_withdrawn",
+                queue=describe(queue),
+                position=self.flows[queue].position,
+                advice="what it has from there on can be read when the queue is there again",
+            )
+        await self._give_up(withdrawn)
 
     async def _own(self, route: Route, members_at: MembersAt) -> list[MessageQueue] | None:
         """Return the queues that this member is to read; None when no broker answered."""
@@ -290,7 +313,7 @@ class Subscriptions:
             return
         # Not subscribed any more, or subscribed again in another way, meanwhile.
         if self._shared.get(queue.topic) is shared and queue not in self.flows:
-            self._begin(queue, shared.words, offset)
+            self._begin(queue, shared.words, offset, is_shared=True)
 
     def _not_shared(self, subject: str, error: Exception) -> None:
         self._session.world.log.info("client.queues_not_shared", what=subject, error=str(error))
@@ -333,16 +356,25 @@ class Subscriptions:
         except RemotingError as exc:
             self._session.world.log.info("client.heartbeat_lost", error=str(exc))
 
-    def _read_only(self, topic: str, words: TagFilter, offsets: dict[MessageQueue, int]) -> None:
+    def _read_only(
+        self,
+        topic: str,
+        words: TagFilter,
+        offsets: dict[MessageQueue, int],
+        *,
+        is_shared: bool = False,
+    ) -> None:
         """Read only these queues from now on. It has no await, so that a share being computed
         cannot start reading queues in between."""
         self._shared.pop(topic, None)
         for queue in [queue for queue in self.flows if queue.topic == topic]:
             self.flows.pop(queue).stop()
         for queue, offset in offsets.items():
-            self._begin(queue, words, offset)
+            self._begin(queue, words, offset, is_shared=is_shared)
 
-    def _begin(self, queue: MessageQueue, words: TagFilter, offset: int) -> None:
+    def _begin(
+        self, queue: MessageQueue, words: TagFilter, offset: int, *, is_shared: bool
+    ) -> None:
         flow = self.flows[queue] = Flow(
             self._session.world,
             self._puller,
@@ -352,6 +384,7 @@ class Subscriptions:
             self._batches,
             hold_s=self._hold_s,
             is_ordered=self._locks is not None,
+            on_refused=self.share_soon if is_shared else None,
         )
         assert self._session.nursery is not None, "the consumer was not entered with `async with`"
         self._session.nursery.start_soon(flow.run)

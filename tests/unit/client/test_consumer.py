@@ -14,6 +14,7 @@ from rocketbed.client.errors import (
     NoBroker,
     RequestRefused,
 )
+from rocketbed.client.flow import REFUSED_S
 from rocketbed.client.subscriptions import SHARE_S
 from rocketbed.inspect.bodies import MissingCodec
 from rocketbed.remoting.client import dial
@@ -361,16 +362,42 @@ def test_slave_gets_no_commits() -> None:
     on_stage(scenario)
 
 
-def test_poll_raises_refusals_and_reading_continues() -> None:
+def test_queue_is_left_although_the_route_changes_later() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=2)
+        _, peer = await shelf(stage)
+        usual = peer.answering
+
+        def refuse(command: Command) -> Command | None:
+            if command.code == Code.PULL_MESSAGE and command.fields["queueId"] == "1":
+                return answer(command, ResponseCode.INVALID_PARAMETER, "queueId[1] is illegal")
+            return usual(command)
+
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            peer.answering = refuse
+            peer.hang_up()
+            assert await reader.poll(timeout_s=REFUSED_S - 3) == []
+            stage.routes["T"] = route("a", queues=1)
+            assert await reader.poll(timeout_s=2 * REFUSED_S) == []
+            assert list(reader.positions()) == [QUEUE]
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize(("code", "seconds"), [(1, 1.0), (16, 2 * REFUSED_S)])
+def test_poll_raises_refusals_and_reading_continues(code: int, seconds: float) -> None:
+    """A queue that may have been withdrawn has some time to leave the route."""
+
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", queues=1)
         content, _ = await shelf(
-            stage, messages={0: bodies(1)}, fails={Code.PULL_MESSAGE: (16, "forbidden")}
+            stage, messages={0: bodies(1)}, fails={Code.PULL_MESSAGE: (code, "forbidden")}
         )
         async with consumer(stage) as reader:
             await reader.subscribe("T", start="first")
             with pytest.raises(RequestRefused, match="forbidden"):
-                await reader.poll()
+                await reader.poll(timeout_s=seconds)
             content.fails.clear()
             actual: list[bytes] = []
             while not actual:
