@@ -81,7 +81,7 @@ class Settings:
 def read_properties(text: str) -> dict[str, str]:
     """Parse a Java properties file: `name=value` or `name:value` lines, `#` and `!` comments."""
     properties: dict[str, str] = {}
-    for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
+    for line in re.split(r"\r\n|\r|\n", re.sub(r"\\\r?\n[ \t]*", "", text)):
         stripped = line.strip()
         if not stripped or stripped[0] in "#!":
             continue

@@ -4,10 +4,12 @@ A `key=value` per line (`:` or white space separate too), `#` and `!` begin comm
 escapes and joins lines. Java: `java.util.Properties.load`.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _SPACES = " \t\f"
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def parse_properties(text: str) -> list[tuple[int, str, str]]:
@@ -26,7 +28,7 @@ def with_properties(text: str, values: Mapping[str, str]) -> str:
 
     Raises `ValueError` for a bad escape.
     """
-    lines = text.splitlines()
+    lines = _lines(text)
     additions = {key: render_properties({key: value}) for key, value in values.items()}
     entries = {number: key for number, key, _ in parse_properties(text) if key in values}
     result, number = "", 0
@@ -42,6 +44,12 @@ def with_properties(text: str, values: Mapping[str, str]) -> str:
     return result + "".join(additions.values())
 
 
+def _lines(text: str) -> list[str]:
+    """Split a text at Java's line ends; others of Unicode's, such as U+2028, are in a line."""
+    lines = _LINE_END.split(text)
+    return lines if lines[-1] else lines[:-1]
+
+
 def _flat(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
@@ -49,7 +57,7 @@ def _flat(text: str) -> str:
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     joined = ""
     start = 0
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(_lines(text), 1):
         line = raw.lstrip(_SPACES)
         if not joined:
             start = number

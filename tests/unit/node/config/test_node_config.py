@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rocketbed.inspect.config import read_properties
 from rocketbed.node.config.keys import KEYS
 from rocketbed.node.config.node_config import (
     ConfigError,
@@ -164,6 +165,14 @@ def test_errors_name_file_line_and_key(text: str, message: str) -> None:
 def test_options_have_to_be_key_and_value(option: str) -> None:
     with pytest.raises(ConfigError, match="--set"):
         settings_from_options([option])
+
+
+def test_value_ends_where_java_ends_a_line() -> None:
+    """Only a line feed, a carriage return, or both, end a line."""
+    text = "a=1\u20282\x853\x0b4\r\nb=2\rc=3\n"
+    rows = [(1, "a", "1\u20282\x853\x0b4"), (2, "b", "2"), (3, "c", "3")]
+    assert parse_properties(text) == rows
+    assert read_properties(text) == {key: value for _, key, value in rows}
 
 
 def test_properties_text_as_java_reads_it() -> None:
