@@ -29,6 +29,7 @@ from rocketbed.inspect import (
     open_directory,
 )
 from rocketbed.inspect.bodies import unpack_body
+from rocketbed.wire.properties import split_keys
 
 UNNAMED = -1
 """Value of a message whose body names no writer, or is damaged."""
@@ -173,7 +174,7 @@ class LogReader:
         body = unpack_body(record.body, record.sys_flag) or b""
         properties = record.properties
         tag = properties.get("TAGS", "")
-        label = label_crc(tag, properties.get("KEYS", "").split(), properties)
+        label = label_crc(tag, split_keys(properties.get("KEYS")), properties)
         writer = writer_of(body, properties) or _NO_WRITER
         decoded = writer, body_crc(body), label, tag_crc(tag)
         if len(self._decoded) >= _DECODED_MAX:

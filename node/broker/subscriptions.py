@@ -2,6 +2,7 @@
 
 from rocketbed.wire.bodies import SubscriptionData
 from rocketbed.wire.javahash import tag_code
+from rocketbed.wire.properties import trimmed
 
 ALL = "*"
 
@@ -20,9 +21,9 @@ def parse_tags(expression: str | None) -> frozenset[int] | None:
 
     RocketMQ: `FilterAPI.buildSubscriptionData`.
     """
-    if expression is None or not expression.strip() or expression.strip() == ALL:
+    if expression is None or trimmed(expression) in (ALL, ""):
         return None
-    tags = [part.strip() for part in expression.split("||") if part.strip()]
+    tags = [tag for tag in map(trimmed, expression.split("||")) if tag]
     if not tags:
         raise BadExpression(f"no tag in {expression!r}")
     return frozenset(tag_code(tag) for tag in tags)
@@ -30,7 +31,7 @@ def parse_tags(expression: str | None) -> frozenset[int] | None:
 
 def tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
     """Return the same for a subscription from a heartbeat, which includes its hashes."""
-    if subscription.class_filter_mode or subscription.sub_string.strip() in (ALL, ""):
+    if subscription.class_filter_mode or trimmed(subscription.sub_string) in (ALL, ""):
         return None
     if subscription.code_set:
         return frozenset(subscription.code_set)

@@ -14,7 +14,7 @@ from rocketbed.inspect.bodies import BatchItem
 from rocketbed.pipeline.files.arrays import numbers
 from rocketbed.pipeline.files.frame import Frame
 from rocketbed.wire.message import COMPRESSED, COMPRESSION_MASK, INNER_BATCH
-from rocketbed.wire.properties import INNER_NUM, KEYS, TAGS, UNIQUE_KEY, find_property
+from rocketbed.wire.properties import INNER_NUM, KEYS, TAGS, UNIQUE_KEY, find_property, split_keys
 
 Items = Mapping[int, Sequence[BatchItem]]
 """By row of a batch, the messages of its record."""
@@ -73,7 +73,7 @@ _VALUES: Final[Mapping[str, Callable[[BatchItem, Any], Any]]] = {
     "flag": lambda item, _: item.flag,
     "body_crc": lambda item, _: item.body_crc,
     "tags": lambda item, _: item.properties.get(TAGS),
-    "keys": lambda item, _: item.properties[KEYS].split() if KEYS in item.properties else None,
+    "keys": lambda item, _: _keys(item),
     "uniq_key": lambda item, _: item.properties.get(UNIQUE_KEY),
     "headers": lambda item, _: list(item.properties.items()),
     "properties": lambda item, _: item.stored.decode(errors="replace"),
@@ -82,3 +82,8 @@ _VALUES: Final[Mapping[str, Callable[[BatchItem, Any], Any]]] = {
 }
 """Columns of a message, not of its record. The bytes of a record count for its first message."""
 _GO_BY_RECORD: Final = ("size", "queue_offset", "sys_flag")
+
+
+def _keys(item: BatchItem) -> list[str] | None:
+    text = item.properties.get(KEYS)
+    return None if text is None else list(split_keys(text))

@@ -33,6 +33,7 @@ from rocketbed.wire.properties import (
     UNIQUE_KEY,
     WAIT,
     decode_properties,
+    split_keys,
 )
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ def _properties(cell: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
     copied = {name: value for name, value in stored.items() if name not in NOT_COPIED}
     if UNIQUE_KEY in stored:
         copied.setdefault(ORIGIN, stored[UNIQUE_KEY])
-    return copied, stored.get(TAGS), stored.get(KEYS, "").split()
+    return copied, stored.get(TAGS), list(split_keys(stored.get(KEYS)))
 
 
 def _check_single(properties: Mapping[str, str]) -> None:
@@ -270,4 +271,4 @@ def _check_single(properties: Mapping[str, str]) -> None:
 
 
 def _words(cell: Any) -> tuple[str, ...]:
-    return tuple(cell.split()) if isinstance(cell, str) else tuple(cell)
+    return split_keys(cell) if isinstance(cell, str) else tuple(cell)

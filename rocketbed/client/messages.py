@@ -18,6 +18,8 @@ from rocketbed.wire.properties import (
     UNIQUE_KEY,
     WAIT,
     encode_properties,
+    split_keys,
+    trimmed,
 )
 
 BODY_MAX = 4 * 1024 * 1024
@@ -87,12 +89,12 @@ class Message:
             raise BadMessage(
                 f"message id {self.message_id!r} must be non-empty, without white space"
             )
-        if self.tag is not None and ("||" in self.tag or self.tag != self.tag.strip()):
+        _check_texts(*self.keys, self.tag or "", self.message_id or "")
+        if self.tag is not None and ("||" in self.tag or self.tag != trimmed(self.tag)):
             raise BadMessage(
                 f"tag {self.tag!r} must be without '||' and white space at its ends: no"
                 " subscription could ask for it"
             )
-        _check_texts(*self.keys, self.tag or "", self.message_id or "")
         if self.properties:
             self._check_properties()
 
@@ -186,7 +188,7 @@ class Received:
             offset_id=offset_id,
             body=stored.body if body is None else body,
             tag=stored.tags,
-            keys=tuple(stored.properties.get(KEYS, "").split()),
+            keys=split_keys(stored.properties.get(KEYS)),
             properties=stored.properties,
             flag=stored.flag,
             is_packed=body is None and bool(stored.sys_flag & COMPRESSED),
@@ -215,7 +217,7 @@ class Received:
                 message_id=item.properties.get(UNIQUE_KEY) or whole.message_id,
                 body=item.body,
                 tag=item.properties.get(TAGS),
-                keys=tuple(item.properties.get(KEYS, "").split()),
+                keys=split_keys(item.properties.get(KEYS)),
                 properties=item.properties,
                 flag=item.flag,
             )

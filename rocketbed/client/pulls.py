@@ -19,6 +19,7 @@ from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.headers import PullMessageRequest, PullMessageResponse
 from rocketbed.wire.message import INNER_BATCH, decode_good
+from rocketbed.wire.properties import trimmed
 from rocketbed.world.api import Address
 
 COMMIT_OFFSET: Final = 0x1
@@ -76,9 +77,9 @@ class TagFilter:
         """Raise `BadMessage` if no tag is named, or `&&` joins them, which is unsupported."""
         if type(expression) is not str or "&&" in expression:
             raise BadMessage(f"tags must be a text of tags joined by ||: {expression!r}")
-        words = [word.strip() for word in expression.split("||")]
-        is_all = ALL in words or not expression.strip()
-        self.expression = ALL if is_all else expression.strip()
+        words = [trimmed(word) for word in expression.split("||")]
+        is_all = ALL in words or not trimmed(expression)
+        self.expression = ALL if is_all else trimmed(expression)
         self.tags = frozenset[str]() if is_all else frozenset(filter(None, words))
         if not is_all and not self.tags:
             raise BadMessage(f"no tag is named in {expression!r}; * stands for all messages")

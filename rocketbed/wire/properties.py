@@ -21,6 +21,8 @@ INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 CRC32 = "__CRC32#"
 
+_TRIMMED = "".join(map(chr, range(0x21)))
+
 CRC_SIZE = 20
 """Bytes of the record checksum property: name, 0x01, ten digits, 0x02 (store.md 2.7)."""
 
@@ -87,7 +89,17 @@ def tag_key(tag: str) -> str:
 def index_keys(unique_key: str | None, keys: str | None) -> tuple[str, ...]:
     """Return the keys that the index holds for a message: UNIQ_KEY, then each part of KEYS
     (store.md 4.2)."""
-    if not keys:
-        return (unique_key,) if unique_key else ()
-    parts = [part for part in keys.split(" ") if part]
-    return (unique_key, *parts) if unique_key else tuple(parts)
+    parts = split_keys(keys)
+    return (unique_key, *parts) if unique_key else parts
+
+
+def split_keys(keys: str | None) -> tuple[str, ...]:
+    """Return the parts of KEYS. Only U+0020 separates them, as in Java: others of Unicode's spaces,
+    such as U+3000 in a Chinese name, belong to a key."""
+    return tuple([part for part in keys.split(" ") if part]) if keys else ()
+
+
+def trimmed(text: str) -> str:
+    """Return a text without the spaces and control characters at its ends that Java's `trim`
+    removes; others of Unicode's spaces stay."""
+    return text.strip(_TRIMMED)

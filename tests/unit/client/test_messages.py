@@ -7,6 +7,7 @@ import pytest
 
 from rocketbed.client.errors import BadMessage
 from rocketbed.client.messages import BODY_MAX, Message, Received, check_group
+from rocketbed.client.pulls import TagFilter
 from rocketbed.wire.message import (
     COMPRESSED,
     INNER_BATCH,
@@ -14,7 +15,7 @@ from rocketbed.wire.message import (
     StoredMessage,
     encode_batch,
 )
-from rocketbed.wire.properties import decode_properties
+from rocketbed.wire.properties import decode_properties, index_keys
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,27 @@ def stored(body: bytes, sys_flag: int = 0, **properties: str) -> StoredMessage:
         store_host=("10.0.0.1", 10911), reconsume_times=0, prepared_transaction_offset=0,
         body=body, topic="T", properties_text="", properties=dict(properties),
     )  # fmt: skip
+
+
+IDEOGRAPHIC_SPACE = "\u3000"
+SPACES = [IDEOGRAPHIC_SPACE, "\u00a0", "\u2028", "\x85", "\t"]
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_only_a_blank_separates_keys(space: str) -> None:
+    """An index has the keys as Java splits them, and a query compares whole keys."""
+    keys = (f"Zhang{space}San", "k2")
+    text = Message("T", b"x", keys=keys).properties_text("ID")
+    properties = decode_properties(text)
+    assert index_keys(None, properties["KEYS"]) == keys
+    assert Received.of(stored(b"x", KEYS=properties["KEYS"]), "a").keys == keys
+
+
+def test_a_tag_keeps_spaces_that_no_broker_removes() -> None:
+    tag = f"A{IDEOGRAPHIC_SPACE}"
+    Message("T", b"x", tag=tag).check()
+    words = TagFilter(f" {tag} || B\t")
+    assert words.tags == {tag, "B"}
 
 
 def test_received() -> None:

@@ -10,6 +10,7 @@ import pytest
 from rocketbed.node.broker.subscriptions import BadExpression, parse_tags, tag_codes
 from rocketbed.node.broker.waiting import target_of
 from rocketbed.wire.bodies import SubscriptionData
+from rocketbed.wire.javahash import tag_code
 from rocketbed.wire.properties import REAL_QUEUE, REAL_TOPIC
 
 NUMBERS = ("0", "7", "999999999", "1000000000", "", "-1", "+1", "1.0", "\u0663", "1 ", "x")
@@ -48,3 +49,10 @@ def test_a_heartbeats_hashes_precede_its_tags_and_its_text() -> None:
         if expected is not None:
             expected = set(codes) or ({97} if tags else expected)
         assert tag_codes(subscription) == (None if by_class else expected)
+
+
+def test_trims_as_java_does() -> None:
+    """Else a broker drops the messages that a subscription of such a tag asks for."""
+    assert parse_tags(" A\u3000 ||\tB") == frozenset(map(tag_code, ("A\u3000", "B")))
+    assert parse_tags("\u3000") == frozenset((tag_code("\u3000"),))
+    assert parse_tags("\x1f*") is None
