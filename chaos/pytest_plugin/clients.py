@@ -97,6 +97,7 @@ class TopicProducer:
         soon as one was not for `timeout_s`.
         """
         pending = list(values)
+        await trio.lowlevel.checkpoint()  # there may be none
         outcomes: list[Outcome | None] = [None] * len(pending)
         failures: list[str] = []
         limit = trio.CapacityLimiter(1 if order_key is not None else in_flight)

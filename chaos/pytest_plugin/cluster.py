@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import trio
+
 from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.pytest_plugin.clients import TopicConsumer, TopicProducer
 from rocketbed.chaos.pytest_plugin.errors import NotReady, TestingError
@@ -145,6 +147,7 @@ class Cluster(ClusterNames):
 
     async def create_topic(self, topic: str, *, queues: int | None = None) -> None:
         """Create a topic at every master."""
+        await trio.lowlevel.checkpoint()  # it may be there
         await self.stage.ensure_topic(topic, queues)
 
     def real_producer(self, **options: Any) -> Opening[RecordedProducer]:
@@ -189,6 +192,7 @@ class Cluster(ClusterNames):
 
     async def resume(self, target: str = "all") -> list[str]:
         """Send SIGCONT."""
+        await trio.lowlevel.checkpoint()  # nothing may be paused
         stage = self.stage
         names = await stage.resolver.names(target)
         pauses = [held for held in stage.body_schedule.held if held.step.verb == "pause"]

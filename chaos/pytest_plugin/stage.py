@@ -185,6 +185,7 @@ class Stage(Conductor):
 
     async def recover(self) -> None:
         """End every fault and start everything that is down."""
+        await trio.lowlevel.checkpoint()  # there may be nothing to do
         await self._heal_everything()
         self.body_schedule.held.clear()
 
@@ -195,6 +196,7 @@ class Stage(Conductor):
 
         Raises a `ClusterFailed` with what is missing.
         """
+        await trio.lowlevel.checkpoint()  # it may be settled
         reason: str | None = "nothing was checked"
         with trio.move_on_after(timeout_s):
             while (reason := await self._unsettled()) is not None:

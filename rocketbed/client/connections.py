@@ -49,12 +49,12 @@ class Link:
 
         Raises `RequestTimeout` if the peer reads nothing for `timeout_s` seconds.
         """
+        # Before anything is sent: a loop of sends lets other tasks run, and can be cancelled.
+        await trio.lowlevel.checkpoint()
         with trio.move_on_after(timeout_s):
             await self.connection.room()
             command.encoding = self.encoding
             self.connection.notify(command)
-            # Without this, a loop of sends would never let the program's other tasks run.
-            await trio.lowlevel.cancel_shielded_checkpoint()
             return
         raise RequestTimeout(
             f"{self.connection.remote_text} has taken nothing of what was sent before for"

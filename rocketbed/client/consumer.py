@@ -201,6 +201,7 @@ class Consumer:
         from a recent answer. Raises `ClientError`."""
         self._session.check_entered()
         check_topic(topic)
+        await trio.lowlevel.checkpoint()  # the route may be at hand
         return (await self._session.routes.get(topic, fresh=fresh)).readable
 
     async def pull(
@@ -263,6 +264,7 @@ class Consumer:
         by topic.
         """
         self._session.check_entered()
+        await trio.lowlevel.checkpoint()  # it may read no queue of the topic
         await self._subscriptions.unsubscribe(topic)
 
     async def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
@@ -409,6 +411,7 @@ class Consumer:
         """Return the number of messages of each queue of this consumer that were not handed out
         yet. Raises `ClientError`, `RemotingError`."""
         self._session.check_entered()
+        await trio.lowlevel.checkpoint()  # it may read no queue
         ends = {
             queue: await self.offsets.max_offset(queue) for queue in list(self._subscriptions.flows)
         }
@@ -427,6 +430,7 @@ class Consumer:
         `RemotingError`: some queues may have been committed then.
         """
         self._session.check_entered()
+        await trio.lowlevel.checkpoint()  # there may be nothing to commit
         if positions is not None:
             for offset in positions.values():
                 check_offset(offset)
@@ -439,6 +443,7 @@ class Consumer:
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset of a queue, or None. Raises `ClientError`."""
         self._session.check_entered()
+        await trio.lowlevel.checkpoint()  # positions of this machine are at hand
         return await self._positions.committed(self.group, queue)
 
     # --- inside

@@ -198,6 +198,7 @@ class Producer:
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the topic's queues that accept messages now. Raises `ClientError`."""
         self._session.check_entered()
+        await trio.lowlevel.checkpoint()  # the route may be at hand
         return (await self._session.routes.get(topic, make=True)).writable
 
     # --- attempts
