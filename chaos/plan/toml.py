@@ -28,7 +28,7 @@ VARIANTS: Final = ("quick", *BACKENDS)
 def read_file(path: Path) -> Family:
     """Return the scenario in a file. Raises `ScenarioError`."""
     try:
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: cannot be read: {error}") from None
     return read_toml(content, str(path), name=path.stem)

@@ -140,7 +140,7 @@ def _write(directory: Path, plan: Plan, points: list[str]) -> None:
 
 def _read(path: Path) -> tuple[Plan, list[str]]:
     try:
-        row = json.loads(path.read_text(encoding="utf-8"))
+        row = json.loads(path.read_text(encoding="utf-8-sig"))
         if row["format"] != FORMAT:
             raise ScenarioError(f"format {row['format']}, not {FORMAT}")
         return plan_from_row(row["plan"]), list(row["points"])

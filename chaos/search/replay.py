@@ -178,7 +178,7 @@ def load_replay(path: Path) -> Replay:
 def read_replay(path: Path) -> Replay:
     """Read a replay file, a scenario's or a test's. Raises `ScenarioError` as `load_replay`."""
     try:
-        row = json.loads(path.read_text(encoding="utf-8"))
+        row = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{path}: cannot read the replay file: {error}") from None
     if not isinstance(row, dict) or row.get("kind") != KIND:

@@ -22,7 +22,13 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import DataVersion
 from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.wire.headers_admin import BrokerConfigResponse
-from rocketbed.wire.properties_text import parse_properties, render_properties, with_properties
+from rocketbed.wire.properties_text import (
+    decode_file,
+    encode_file,
+    parse_properties,
+    render_properties,
+    with_properties,
+)
 from rocketbed.world.api import World
 
 OF_TOPICS: Final = frozenset({"autoCreateTopicEnable", "brokerPermission", "traceTopicEnable"})
@@ -112,8 +118,8 @@ class Settings:
         async with self._lock:
             file = ConfigFile(self._world, *posixpath.split(path))
             try:
-                text = file.read_bytes().decode()
-                await file.replace(with_properties(text, changes).encode())
+                text = decode_file(file.read_bytes())
+                await file.replace(encode_file(with_properties(text, changes)))
             except (OSError, ValueError) as exc:
                 return f"{path} cannot be written: {exc}"
         pinned = sorted(self._config.pinned.intersection(changes))

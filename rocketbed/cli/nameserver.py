@@ -32,7 +32,7 @@ def nameserver(
     settings = {}
     try:
         if config_path is not None:
-            settings = {key: value for _, key, value in parse_properties(read_config(config_path))}
+            settings = _settings_of(config_path)
         for item in overrides:
             key, equals, value = item.partition("=")
             if not equals:
@@ -54,3 +54,11 @@ def nameserver(
 
     run_real(serve, "nameserver", source)
     return 0
+
+
+def _settings_of(path: Path) -> dict[str, str]:
+    """Return the settings of a file. Raises `click.UsageError`."""
+    try:
+        return {key: value for _, key, value in parse_properties(read_config(path))}
+    except ValueError as exc:
+        raise click.UsageError(f"{path}: {exc}") from exc

@@ -49,9 +49,11 @@ def server_options(config_help: str, set_help: str) -> Callable[[Callable[..., A
 
 def read_config(path: Path) -> str:
     """Read a configuration file. Raises `click.UsageError`."""
+    from rocketbed.wire.properties_text import decode_file
+
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
+        return decode_file(path.read_bytes())
+    except OSError as exc:
         raise click.UsageError(f"{path} cannot be read: {exc}") from exc
 
 

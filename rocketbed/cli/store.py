@@ -237,8 +237,11 @@ def heal_command(
     fit, nothing changes. The replaced bytes are kept in rocketbed.cut. The segment size is the
     directory's own, unless it is given. Exits with 0 when the log is whole.
     """
+    from pathlib import Path
+
     import trio
 
+    from rocketbed.cli.servers import read_config
     from rocketbed.node.config.node_config import (
         make_config,
         settings_from_options,
@@ -253,8 +256,7 @@ def heal_command(
     try:
         settings = []
         if config is not None:
-            with open(config, encoding="utf-8", errors="replace") as file:
-                settings += settings_from_text(file.read(), config)
+            settings += settings_from_text(read_config(Path(config)), config)
         settings += settings_from_options((*overrides, f"storePathRootDir={directory}"))
         node_config, _ = make_config(settings, memory_bytes=0)
         address = parse_address(source)
@@ -286,7 +288,7 @@ def _open(directory: str, config: str | None, overrides: tuple[str, ...]) -> Sto
 
     properties: dict[str, str] = {}
     if config is not None:
-        with open(config, encoding="utf-8", errors="replace") as file:
+        with open(config, encoding="utf-8-sig", errors="replace") as file:
             properties.update(read_properties(file.read()))
     for override in overrides:
         name, equals, value = override.partition("=")

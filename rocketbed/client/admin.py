@@ -17,6 +17,7 @@ from rocketbed.client.errors import (
     NotFound,
     RequestRefused,
     reading,
+    writing,
 )
 from rocketbed.client.messages import Received, check_group, check_topic
 from rocketbed.client.offsets import QueueOffsets
@@ -51,7 +52,7 @@ from rocketbed.wire.headers_admin import (
     WipeResponse,
 )
 from rocketbed.wire.headers_failover import HandOverRequest, ReplicaRequest
-from rocketbed.wire.properties_text import parse_properties
+from rocketbed.wire.properties_text import parse_properties, render_properties
 from rocketbed.world.api import World
 
 TIMEOUT_S: Final = 5.0
@@ -232,8 +233,9 @@ class Admin:
         Returns the reason why the broker will not keep them at its next start; empty if it will.
         Raises `RequestRefused` if a setting cannot be changed, or not to that value.
         """
-        text = "".join(f"{key}={value}\n" for key, value in changes.items())
-        command = request(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+        with writing():
+            body = render_properties(changes).encode()
+        command = request(RequestCode.UPDATE_BROKER_CONFIG, body=body)
         return (await self._send(address, command, "change of configuration")).remark or ""
 
     async def wipe_write_permission(self, broker: str) -> int:
@@ -273,8 +275,10 @@ class Admin:
     async def create_group(self, config: SubscriptionGroupConfig) -> None:
         """Create a consumer group, or change it, on every master."""
         check_group(config.group_name)
+        with writing():
+            body = config.encode()
         for address in (await self._masters(None)).values():
-            command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config.encode())
+            command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
             await self._send(address, command, f"create group {config.group_name}")
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:

@@ -26,7 +26,7 @@ from rocketbed.client.session import Session
 from rocketbed.remoting.errors import NotConnected, RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.command import Command, ResponseCode
-from rocketbed.wire.errors import LocalProtocolError, ProtocolError
+from rocketbed.wire.errors import ProtocolError
 from rocketbed.wire.headers import SendMessageResponse
 from rocketbed.world.api import Address
 
@@ -170,7 +170,7 @@ class Attempts:
             answer = await self._session.ask(
                 address, envelope.command(self._group, queue), timeout_s=max(left_s, 0.001)
             )
-        except (NotConnected, LocalProtocolError) as exc:
+        except (NotConnected, BadMessage) as exc:
             return Refused(reason=str(exc), code=None, message_ids=ids, attempts=attempt)
         except RemotingError as exc:
             return Unknown(reason=str(exc), code=None, message_ids=ids, attempts=attempt)

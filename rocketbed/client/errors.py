@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from rocketbed.wire.codes import ResponseCode
-from rocketbed.wire.errors import ProtocolError, RocketbedError
+from rocketbed.wire.errors import LocalProtocolError, ProtocolError, RocketbedError
 
 
 class ClientError(RocketbedError):
@@ -84,6 +84,16 @@ def reading(action: str, broker: str) -> Iterator[None]:
     except ProtocolError as exc:
         reason = f"broker {broker} gives an answer that cannot be read: {exc}"
         raise ClientError(f"{action}: {reason}") from exc
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Turn errors in writing a request inside the block into `BadMessage`: it contains text that
+    UTF-8 cannot hold, or too much."""
+    try:
+        yield
+    except (LocalProtocolError, UnicodeEncodeError) as exc:
+        raise BadMessage(f"the request cannot be written: {exc}") from exc
 
 
 def code_name(code: int) -> str:

@@ -115,6 +115,16 @@ def _check_texts(*texts: str) -> None:
         raise BadMessage(
             "tags, keys and properties must not contain the characters U+0001 and U+0002"
         )
+    check_text("tags, keys and properties", together)
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise `BadMessage` for a text that UTF-8 cannot hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        half = text[exc.start : exc.end]
+        raise BadMessage(f"{name} must be whole characters: {half!a} is half of one") from exc
 
 
 def check_topic(topic: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import trio
 
 from rocketbed.client.connections import Connections
-from rocketbed.client.errors import BadMessage, NoNameserver, RequestRefused
+from rocketbed.client.errors import BadMessage, NoNameserver, RequestRefused, writing
 from rocketbed.remoting.client import parse_address
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
@@ -156,6 +156,7 @@ class Nameservers:
             left_s = trio.current_effective_deadline() - trio.current_time()
             share_s = min(share_s, max(left_s, 0.0) / 2)  # a caller's deadline may end late
         link = await self._connections.link(address, timeout_s=min(CONNECT_S, share_s))
-        answer = await link.request(command, timeout_s=share_s)
+        with writing():
+            answer = await link.request(command, timeout_s=share_s)
         self.unanswered.pop(address, None)
         return answer

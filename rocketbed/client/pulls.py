@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 from rocketbed.client.errors import BadMessage, NoBroker, RequestRefused
-from rocketbed.client.messages import Received
+from rocketbed.client.messages import Received, check_text
 from rocketbed.client.routes import MASTER_ID
 from rocketbed.client.session import Session
 from rocketbed.remoting.errors import RemotingError
@@ -77,6 +77,7 @@ class TagFilter:
         """Raise `BadMessage` if no tag is named, or `&&` joins them, which is unsupported."""
         if type(expression) is not str or "&&" in expression:
             raise BadMessage(f"tags must be a text of tags joined by ||: {expression!r}")
+        check_text("tags", expression)
         words = [trimmed(word) for word in expression.split("||")]
         is_all = ALL in words or not trimmed(expression)
         self.expression = ALL if is_all else trimmed(expression)

@@ -12,7 +12,7 @@ from typing import Final, Self
 import trio
 
 from rocketbed.client.connections import Connections, Link
-from rocketbed.client.errors import ClientError
+from rocketbed.client.errors import ClientError, writing
 from rocketbed.client.ids import UniqueKeys, client_id
 from rocketbed.client.nameservers import Nameservers, parse_nameservers
 from rocketbed.client.routes import Routes
@@ -196,12 +196,13 @@ class Session:
     # --- asking brokers
 
     async def ask(self, address: Address, command: Command, *, timeout_s: float) -> Command:
-        """Send a request to a broker. Raises `RemotingError`.
+        """Send a request to a broker. Raises `RemotingError`, `BadMessage`.
 
         When no answer comes, the connection is probed, and closed if it is dead.
         """
         try:
-            return await self.connections.request(address, command, timeout_s=timeout_s)
+            with writing():
+                return await self.connections.request(address, command, timeout_s=timeout_s)
         except RequestTimeout:
             self.suspect(address)
             raise

@@ -17,7 +17,7 @@ from typing import Final, Literal
 from rocketbed.host.files import write_whole
 from rocketbed.host.ports import HOST, free_ports, is_free, node_ports
 from rocketbed.wire.errors import RocketbedError
-from rocketbed.wire.properties_text import parse_properties, render_properties
+from rocketbed.wire.properties_text import decode_file, parse_properties, render_properties
 
 NAMESERVER = "nameserver"
 MASTER = "master"
@@ -192,7 +192,7 @@ def read_settings(directory: Path) -> dict[str, str]:
     """Read a node's `broker.conf`. Raises `ClusterError`."""
     path = directory / CONFIG
     try:
-        rows = parse_properties(path.read_text(encoding="utf-8"))
+        rows = parse_properties(decode_file(path.read_bytes()))
     except (OSError, ValueError) as exc:
         raise ClusterError(f"{path} cannot be read: {exc}") from exc
     return {key: value for _, key, value in rows}
@@ -214,7 +214,7 @@ def read_plan(directory: Path) -> ClusterPlan:
     """Read the plan of a directory. Raises `ClusterError` when there is none, or it is damaged."""
     path = directory / FILE
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
         members = tuple(ClusterMember(**row) for row in value.pop("members"))
         if isinstance(count := value["promotions"], int):  # written by an earlier version
             value["promotions"] = {BROKER_NAME: count} if count else {}

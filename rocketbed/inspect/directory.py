@@ -376,6 +376,6 @@ def topic_table(value: Any) -> dict[str, dict[str, Any]] | None:
 
 def _read_text(path: str) -> str:
     try:
-        return read_regular(path).decode(errors="replace")
+        return read_regular(path).decode("utf-8-sig", errors="replace")
     except OSError:
         return ""

@@ -5,6 +5,7 @@ escapes and joins lines. Java: `java.util.Properties.load`.
 """
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -14,8 +15,22 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 def parse_properties(text: str) -> list[tuple[int, str, str]]:
     """Yield line number (from 1), key and value of each entry. Raises `ValueError` for a bad
-    escape."""
+    escape, and for a key or value that is not UTF-8."""
     return [(number, *_entry(line, number)) for number, line in _logical_lines(text)]
+
+
+def decode_file(data: bytes) -> str:
+    """Return the text of a properties file, without a byte order mark.
+
+    Comments may hold any bytes, as for Java: each that is not UTF-8 is half of a character here,
+    which `encode_file` writes as it was.
+    """
+    return data.removeprefix(BOM_UTF8).decode("utf-8", "surrogateescape")
+
+
+def encode_file(text: str) -> bytes:
+    """Return the bytes of a properties file, those of `decode_file` among them."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def render_properties(values: Mapping[str, object]) -> str:
@@ -84,7 +99,18 @@ def _entry(line: str, number: int) -> tuple[str, str]:
     value = line[position:].lstrip(_SPACES)
     if value[:1] in ("=", ":"):
         value = value[1:].lstrip(_SPACES)
-    return _unescape(key, number), _unescape(value, number)
+    return _whole(_unescape(key, number), number), _whole(_unescape(value, number), number)
+
+
+def _whole(text: str, number: int) -> str:
+    """Return a text with a character for each pair of escapes that stands for one, as in Java.
+    Raises `ValueError` for half of a pair, as bytes that are not UTF-8 leave it."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ValueError(f"line {number}: text that is not UTF-8: {text!a}") from None
 
 
 def _unescape(text: str, number: int) -> str:

@@ -58,7 +58,7 @@ def campaign(
     else:
         scenario = str(Path(scenario).absolute())
         try:
-            text = Path(scenario).read_text(encoding="utf-8")
+            text = Path(scenario).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise click.UsageError(f"cannot read the scenario {scenario}: {error}") from error
     options = CampaignOptions(

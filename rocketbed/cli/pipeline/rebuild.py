@@ -46,7 +46,7 @@ def rebuild(
     settings = settings_of(common)
     properties = {}
     if config is not None:
-        properties = read_properties(config.read_text(encoding="utf-8", errors="replace"))
+        properties = read_properties(config.read_text(encoding="utf-8-sig", errors="replace"))
     for text in overrides:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():

@@ -20,6 +20,8 @@ from rocketbed.wire.errors import LocalProtocolError, ProtocolError
 DEPTH_MAX: Final = 100
 """Deepest nesting of objects and arrays that is read; real bodies have fewer than ten levels."""
 
+BYTE_ORDER_MARK: Final = "\ufeff"
+
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 _WORDS = {"true": True, "false": False, "null": None}
@@ -94,7 +96,8 @@ def _write(value: Any, parts: list[str]) -> None:
 
 
 def loads(data: bytes | str) -> Any:
-    """Parse text in either dialect. Raises `BodyError`.
+    """Parse text in either dialect, after a byte order mark, which editors write. Raises
+    `BodyError`.
 
     Keys are text, bare integers included (`{0:1}` and `{"0":1}` read the same), or `ObjectKey`.
     References that fastjson leaves for repeated objects (`{"$ref":"$.a[0]"}`) are resolved; one
@@ -105,7 +108,7 @@ def loads(data: bytes | str) -> Any:
     except orjson.JSONDecodeError:
         try:
             text = data if isinstance(data, str) else data.decode()
-            value = _Reader(text).document()
+            value = _Reader(text.removeprefix(BYTE_ORDER_MARK)).document()
         except (UnicodeDecodeError, ValueError) as exc:
             raise BodyError(f"JSON cannot be read: {exc}") from exc
     if "$ref" in data if isinstance(data, str) else b"$ref" in data:

@@ -46,7 +46,7 @@ def test_binary_config_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     path = tmp_path / "broker.conf"
     path.write_bytes(b"\xff\xfe\x00")
     assert main(["node", "-c", str(path)]) == 64
-    assert "cannot be read" in capsys.readouterr().err
+    assert "broker.conf: line 1: text that is not UTF-8" in capsys.readouterr().err
 
 
 def test_every_command_can_be_imported() -> None:

@@ -10,12 +10,16 @@ import trio
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import BadMessage, NoBroker, NoNameserver, NoRoute, RequestRefused
 from rocketbed.client.nameservers import parse_nameservers
+from rocketbed.client.pulls import TagFilter
 from rocketbed.client.routes import route_of
 from rocketbed.client.session import Session
-from rocketbed.wire.bodies import TopicRouteData
+from rocketbed.wire.bodies import MessageQueue, SubscriptionGroupConfig, TopicRouteData
 from rocketbed.wire.codes import RequestCode
 from rocketbed.wire.command import answer, request
 from tests.support.client import HOST, NAMESERVER, Peer, Stage, on_stage, port_of, route
+
+BROKER = f"{HOST}:{port_of('a')}"
+QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)
 
 
 def names(queues: Any) -> list[str]:
@@ -291,6 +295,41 @@ def test_broker_with_an_impossible_address_is_left_out() -> None:
     assert names(actual.writable) == names(actual.readable) == ["a0"]
     with pytest.raises(ValueError, match=r"'ns\.\.svc'"):
         route_of("T", with_impossible_address(route("a")))
+
+
+HALF = "a\udc80"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.route(HALF),
+        lambda admin: admin.group_members(HALF),
+        lambda admin: admin.messages_by_key("T", HALF),
+        lambda admin: admin.offsets.committed(HALF, QUEUE),
+        lambda admin: admin.offsets.max_offset(replace(QUEUE, topic=HALF)),
+        lambda admin: admin.create_topic("T", attributes=HALF),
+        lambda admin: admin.create_group(
+            SubscriptionGroupConfig(group_name="g", attributes={"k": HALF})
+        ),
+        lambda admin: admin.change_broker_config(BROKER, {"brokerName": HALF}),
+        lambda admin: admin.force_leader(HALF, 1),
+    ],
+)
+def test_text_that_no_request_can_hold_is_an_invalid_argument(call: Any) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        await stage.broker("a")
+        async with Admin(stage.world, nameservers=NAMESERVER) as admin:
+            with pytest.raises(BadMessage, match="cannot be written"):
+                await call(admin)
+
+    on_stage(scenario)
+
+
+def test_subscription_to_half_of_a_character_is_refused() -> None:
+    with pytest.raises(BadMessage, match="tags must be whole characters"):
+        TagFilter(f"A || {HALF}")
 
 
 def test_administration_names_an_impossible_address() -> None:

@@ -248,6 +248,12 @@ def test_labels_have_an_order(steps: list[str], pattern: str) -> None:
         read_toml(f"name = 'x'\nsteps = {steps!r}\n", "file.toml")
 
 
+def test_byte_order_mark_is_no_part_of_a_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "marked.toml"
+    path.write_text("", encoding="utf-8-sig")
+    assert read_file(path).name == "marked"
+
+
 def test_invalid_files(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="cannot be read"):
         read_file(tmp_path / "absent.toml")

@@ -21,7 +21,12 @@ from rocketbed.node.node import run_node
 from rocketbed.remoting.client import dial, open_connection
 from rocketbed.wire.bodies import DataVersion
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
-from rocketbed.wire.properties_text import parse_properties, with_properties
+from rocketbed.wire.properties_text import (
+    decode_file,
+    encode_file,
+    parse_properties,
+    with_properties,
+)
 from rocketbed.world.api import World
 from tests.support.broker import HOST, PORT, SMALL, STORE, Scenario, Session, node_run, with_node
 
@@ -199,12 +204,12 @@ def with_file(scenario: Scenario, *options: str, text: str = TEXT, **solo: Any) 
 
     disk = SimDisk()
     disk.makedirs(STORE)
-    disk.replace_contents(CONF, text.encode())
+    disk.replace_contents(CONF, encode_file(text))
     return run_solo(main, image=disk.image(), **solo)
 
 
 def file_of(run: SoloRun) -> str:
-    return SimDisk(run.image).contents(CONF).decode()
+    return decode_file(SimDisk(run.image).contents(CONF))
 
 
 def test_answered_change_is_in_the_file_with_the_rest() -> None:
@@ -218,6 +223,16 @@ def test_answered_change_is_in_the_file_with_the_rest() -> None:
     assert run.outcome == "power cut"
     expected = TEXT.replace("fileReservedTime = 48", "fileReservedTime=12")
     assert file_of(run) == expected + "longPollingEnable=false\n"
+
+
+def test_changed_file_keeps_a_comment_of_any_bytes() -> None:
+    async def scenario(session: Session) -> str | None:
+        return (await change(session, longPollingEnable="false")).remark
+
+    text = TEXT + decode_file(b"# caf\xe9\n")
+    run = with_file(scenario, text=text)
+    assert run.value is None
+    assert file_of(run) == text + "longPollingEnable=false\n"
 
 
 def test_change_lost_at_the_next_start_is_reported() -> None:

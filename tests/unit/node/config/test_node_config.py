@@ -15,7 +15,12 @@ from rocketbed.node.config.node_config import (
     settings_from_text,
 )
 from rocketbed.node.config.unused import UNUSED_KEYS
-from rocketbed.wire.properties_text import parse_properties, render_properties
+from rocketbed.wire.properties_text import (
+    decode_file,
+    encode_file,
+    parse_properties,
+    render_properties,
+)
 from tests.support.paths import FIXTURES
 
 
@@ -165,6 +170,23 @@ def test_errors_name_file_line_and_key(text: str, message: str) -> None:
 def test_options_have_to_be_key_and_value(option: str) -> None:
     with pytest.raises(ConfigError, match="--set"):
         settings_from_options([option])
+
+
+def test_comments_may_hold_any_bytes_after_a_byte_order_mark() -> None:
+    data = b"\xef\xbb\xbfbrokerName=a\n# caf\xe9\nlistenPort=1\n"
+    text = decode_file(data)
+    assert config_of(text).listen_port == 1
+    assert encode_file(text) == data.removeprefix(b"\xef\xbb\xbf")
+
+
+@pytest.mark.parametrize("line", [b"brokerName=caf\xe9", b"caf\xe9=1", b"brokerName=\\ud83d"])
+def test_value_that_is_no_text_is_named_with_its_line(line: bytes) -> None:
+    with pytest.raises(ConfigError, match=r"broker\.conf: line 2: text that is not UTF-8"):
+        config_of(decode_file(b"# 1\n" + line))
+
+
+def test_two_escapes_make_one_character_as_in_java() -> None:
+    assert parse_properties("a=\\ud83d\\ude00") == [(1, "a", "\U0001f600")]
 
 
 def test_value_ends_where_java_ends_a_line() -> None:

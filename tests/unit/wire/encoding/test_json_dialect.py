@@ -17,6 +17,11 @@ def test_integer_keys_are_unquoted() -> None:
     assert loads(b'{0:"a",-1:"b"}') == loads(b'{"0":"a","-1":"b"}') == {"0": "a", "-1": "b"}
 
 
+@pytest.mark.parametrize("text", [b"\xef\xbb\xbf{0:1}", "\ufeff{0:1}"])
+def test_byte_order_mark_is_no_part_of_the_text(text: bytes | str) -> None:
+    assert loads(text) == {"0": 1}
+
+
 def test_standard_form_quotes_integer_keys_and_escapes() -> None:
     assert dumps_standard({0: "\u00e9"}) == b'{"0":"\\u00e9"}'
 
