@@ -133,7 +133,8 @@ class TableLog:
             end = self._store.max_offset
             self._learned = {name: at for name, at in self._learned.items() if at <= end}
             learned, again_s = dict(self._learned), 0.0
-            if self._store.dispatched.value < max(learned.values(), default=0):
+            dispatched = self._store.dispatched.value
+            if dispatched < max(learned.values(), default=0):
                 again_s = ROUND_S
             try:
                 await self._store.removal.learn_deletions(learned)
@@ -143,6 +144,10 @@ class TableLog:
                 self.trouble = f"what a leader has deleted of topics is still here: {exc}"
                 again_s = LEARN_AGAIN_S
             else:
+                # Above a later cut, another leader's messages may be in their place.
+                for name, at in learned.items():
+                    if at <= dispatched and self._learned.get(name) == at:
+                        del self._learned[name]
                 self.trouble = ""
                 if not again_s and not self._has_deletions.is_set():
                     self.is_learning = False

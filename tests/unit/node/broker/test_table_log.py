@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from rocketbed.chaos.backends.sim.solo import run_solo
 from rocketbed.node.broker.changed_queues import ChangedQueues
@@ -183,5 +184,36 @@ def test_replays_recent_records(count: int, old: int, first: int) -> None:
         while begin > 0 and begin >= old:
             begin = max(begin - REPLAYED, 0)
         assert replayed == [*range(first + begin, end)]
+
+    with_tables(check)
+
+
+def test_deletion_that_a_cut_took_back_is_not_applied_to_what_follows() -> None:
+    """Another leader's messages are in the place of those that were deleted."""
+
+    async def check(tables: Tables) -> None:
+        log: Any = tables.log
+        store: Any = tables.store
+        applied = list[dict[str, int]]()
+
+        async def learn_deletions(deletions: dict[str, int]) -> None:
+            applied.append(deletions)
+            await trio.lowlevel.checkpoint()
+
+        store.removal.learn_deletions = learn_deletions
+
+        async def arrives(topic: str, at: int) -> None:
+            store.max_offset, store.dispatched = at + SIZE, Watermark(at + SIZE)
+            log._learned[topic] = at
+            log._has_deletions.set()
+            await trio.testing.wait_all_tasks_blocked()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.learn)
+            await arrives("a", 10 * SIZE)
+            store.max_offset = 5 * SIZE
+            await arrives("b", 20 * SIZE)
+            nursery.cancel_scope.cancel()
+        assert applied == [{"a": 10 * SIZE}, {"b": 20 * SIZE}]
 
     with_tables(check)
