@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from rocketbed.node.broker import offsets
+from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.store import retention, store
+from rocketbed.node.store.removal import Removal
+from rocketbed.node.store.unit_queue import UnitQueue
 from rocketbed.replication import controller
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.follow import MasterConnection
@@ -18,6 +22,8 @@ from tests.mutation.generated import testing
 from tests.support.paths import ROOT
 
 LIMIT_S = 60
+LATE: Any = 60.0
+"""Time of an act that comes too late, seconds."""
 Change = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -31,6 +37,24 @@ def _written(connection: MasterConnection) -> int:
 
 def _whole_end(follower: Follower) -> int:
     return follower._log.whole_end()
+
+
+def _up_to(queue: UnitQueue, number: int, log_min: int) -> bool:
+    units = queue.unit_at(number), queue.unit_at(number + 1)
+    return all(unit is not None and unit[0] <= log_min for unit in units)
+
+
+class _Kept(dict[str, int]):
+    def clear(self) -> None:
+        return None
+
+
+def _forgets_nothing(init: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(removal: Removal, *parts: Any) -> None:
+        init(removal, *parts)
+        removal._learned = _Kept()
+
+    return changed
 
 
 async def _without_waiting(_pace: Pace, size: int) -> None:
@@ -91,6 +115,30 @@ BUGS: list[tuple[object, str, Change, str]] = [
         "wait",
         lambda _: _without_waiting,
         "sim/test_leader_catch_up.py::test_sends_files_at_the_configured_rate",
+    ),
+    (
+        offsets,
+        "GATHER_S",
+        lambda _: LATE,
+        "sim/test_client_cluster.py::test_group_starting_at_the_end_survives_a_kill",
+    ),
+    (
+        Offsets,
+        "take_changes",
+        lambda _: lambda offsets: {},
+        "sim/test_failover_tables.py::test_group_begins_where_it_began_under_the_next_leader",
+    ),
+    (
+        UnitQueue,
+        "_are_before",
+        lambda _: _up_to,
+        "sim/test_retention.py::test_queue_keeps_the_file_of_its_first_message",
+    ),
+    (
+        Removal,
+        "__init__",
+        _forgets_nothing,
+        "sim/test_deletions_replicated.py::test_deletion_that_a_cut_took_back_is_learned_again",
     ),
 ]
 

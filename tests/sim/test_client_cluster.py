@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from rocketbed.client.admin import Admin
-from rocketbed.client.consumer import Consumer
+from rocketbed.client.consumer import Consumer, Start
 from rocketbed.client.errors import ClientError, NotFound, RequestRefused
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, Sent, Unknown
@@ -352,13 +352,16 @@ def test_one_way_sends_wait_for_a_stalled_broker() -> None:
         assert ticks_after_100 > 90
 
 
-def test_group_starting_at_the_end_survives_a_kill() -> None:
+@pytest.mark.parametrize("starts_at_time", [False, True])
+def test_group_starting_at_the_end_survives_a_kill(starts_at_time: bool) -> None:
     """Positions are saved every 5 s; where a group begins would be another place then."""
 
     async def begin(world: World) -> None:
         async with producer(world) as sender, consumer(world) as reader:
             await sender.send(Message("T", b"before"))
-            await reader.subscribe("T")
+            await trio.sleep(0.1)
+            start: Start = world.clock.wall_ms() if starts_at_time else "last"
+            await reader.subscribe("T", start=start)
             await trio.sleep(0.5)
 
     async def go_on(world: World) -> list[bytes]:

@@ -401,6 +401,27 @@ def test_a_cut_below_a_deletion_takes_it_back(deleted_log: tuple[bytes, int, int
     assert deletions["T"] < at
 
 
+def test_deletion_that_a_cut_took_back_is_learned_again(
+    deleted_log: tuple[bytes, int, int],
+) -> None:
+    """The next master has the same deletion."""
+    log, at, _ = deleted_log
+
+    async def work(store: MessageStore) -> tuple[list[str], dict[str, int]]:
+        for _ in range(2):
+            await append(store, log)
+            await store.removal.learn_deletions({"T": at})
+            assert bodies(store) == expected(12)
+            below = await store.removal.boundary_below(at - 50)
+            assert below is not None
+            await store.removal.cut(below.end)
+        await append(store, log)
+        await store.removal.learn_deletions({"T": at})
+        return bodies(store), store.removal.deletions()
+
+    assert session(work, config=SLAVE).value == (expected(12), {"T": at})
+
+
 def test_a_cut_takes_away_what_had_no_place(deleted_log: tuple[bytes, int, int]) -> None:
     log, at, _ = deleted_log
 

@@ -8,11 +8,12 @@ import pytest
 import trio
 
 from rocketbed.client.admin import Admin
-from rocketbed.client.consumer import Consumer
+from rocketbed.client.consumer import Consumer, Start
 from rocketbed.client.errors import RequestRefused
 from rocketbed.client.locks import Locks
 from rocketbed.client.session import Session
 from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.table_log import ROUND_S
 from rocketbed.node.only_leader import CHANGES
 from rocketbed.node.store.epochs import META_TOPIC
 from rocketbed.node.store.status import PutStatus
@@ -168,6 +169,33 @@ def test_large_change_sets_are_split_into_records() -> None:
         tables = group.nodes[end(group, leader, "kill")].tables
         assert [name for name in names if tables.topics.get(name) is None] == []
         assert tables.offsets.queues("cg", names[0]) == dict.fromkeys(range(500), 0)
+
+
+@pytest.mark.parametrize("starts_at_time", [False, True])
+def test_group_begins_where_it_began_under_the_next_leader(starts_at_time: bool) -> None:
+    """Only the first commit of a group says where it began."""
+
+    async def begin(world: World) -> None:
+        await fill(world, "T", "before", 5)
+        async with Consumer(world, nameservers=NAMESERVER, group="cg") as reader:
+            start: Start = world.clock.wall_ms() + 1 if starts_at_time else "last"
+            await trio.sleep(0.1)
+            await reader.subscribe("T", start=start)
+            await trio.sleep(3 * ROUND_S)
+
+    async def go_on(world: World) -> list[bytes]:
+        await fill(world, "T", "after", 5)
+        async with Consumer(world, nameservers=NAMESERVER, group="cg") as reader:
+            await reader.subscribe("T", start="last")
+            with trio.move_on_after(5):
+                return [(await anext(reader)).body for _ in range(5)]
+        return []
+
+    with FailoverNodes(55) as group:
+        leader = ready(group)
+        group.run_program(begin)
+        end(group, leader, "kill")
+        assert group.run_program(go_on) == [b"after %d" % number for number in range(5)]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from rocketbed.chaos.backends.sim.disk import SimDisk
 from rocketbed.chaos.backends.sim.faults import SimFault
 from rocketbed.node.store.status import GetStatus, PutStatus
 from rocketbed.node.store.store import MessageStore
+from rocketbed.node.store.unit_queue import UNIT
 from tests.support.sim.filled_store import segments_of
 from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
 
@@ -158,6 +159,29 @@ def test_queues_and_index_follow_the_log() -> None:
     assert 0 < readable < 14
     assert files_left < files
     assert f"{ROOT}/consumequeue/T/0/{0:020d}" not in run.image.paths()
+
+
+@pytest.mark.parametrize("units", [1, 2, 3, 4, 5])
+def test_queue_keeps_the_file_of_its_first_message(units: int) -> None:
+    """Also if that is the file's last unit: a segment of the log holds two messages."""
+    count, size = 16, units * UNIT.size
+
+    async def work(store: MessageStore) -> None:
+        await fill(store, segments=count // 2)
+        (queue,) = store._parts.queues.all()
+        firsts = list[int]()
+        while not firsts or firsts[-1] < count - 4:
+            store.delete_expired()
+            await store._retention.round()
+            first = store.queue_min("T", 0)
+            assert queue.row.starts[0] <= first * UNIT.size
+            assert queue.row.starts[0] + size + 2 * UNIT.size > first * UNIT.size
+            assert [message.queue_offset for message in pull(store)] == [*range(first, count)]
+            firsts.append(first)
+        assert firsts == [*range(2, count - 2, 2)]
+
+    config = settings(reserved_ms=0, queue_segment_size=size, delete_batch_max=1)
+    session(work, config=config)
 
 
 def test_power_cut_restores_no_segment_without_the_next() -> None:
