@@ -134,8 +134,9 @@ def queue_text(queue: MessageQueue) -> str:
 
 
 def time_text(time_ms: int) -> str:
-    """Return a wall time as local time."""
-    return datetime.fromtimestamp(time_ms / 1000).isoformat(sep=" ", timespec="milliseconds")
+    """Return a wall time as local time, with its zone."""
+    local = datetime.fromtimestamp(time_ms / 1000).astimezone()
+    return local.isoformat(sep=" ", timespec="milliseconds")
 
 
 def message_line(message: Received) -> str:
@@ -152,17 +153,17 @@ def message_line(message: Received) -> str:
     return "  ".join([*words, body_text(message.body)])
 
 
-def body_text(body: bytes) -> str:
-    """Return the beginning of a body, as text or in hex."""
+def body_text(body: bytes, *, shown: int = BODY_SHOWN) -> str:
+    """Return the first `shown` characters of a body, as text or in hex."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
         text = ""
     if not text or not text.isprintable():
         text = text.encode("unicode_escape").decode() if text else f"0x{body.hex()}"
-    if len(text) <= BODY_SHOWN:
+    if len(text) <= shown:
         return text
-    return f"{text[:BODY_SHOWN]}... ({len(body)} bytes)"
+    return f"{text[:shown]}... ({len(body)} bytes)"
 
 
 def message_row(message: Received) -> dict[str, object]:

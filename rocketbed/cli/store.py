@@ -8,44 +8,27 @@ this module has only options and output.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-if TYPE_CHECKING:
-    from rocketbed.inspect import Report, StoreDirectory
+from rocketbed.cli.client import Moment, body_text, time_text
 
+if TYPE_CHECKING:
+    from rocketbed.inspect import RebuildReport, StoreDirectory
+
+EXIT_SKIPPED = 2
 EXIT_NOT_A_STORE = 3
 EXIT_USAGE = 64
-
-
-class _Moment(click.ParamType[int]):
-    """Milliseconds since the epoch, or an ISO 8601 date and time (local unless it has a zone)."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the time in milliseconds."""
-        if isinstance(value, int):
-            return value
-        if value.isdigit():
-            return int(value)
-        try:
-            return round(datetime.fromisoformat(value).timestamp() * 1000)
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither milliseconds since the epoch nor an ISO 8601 date and time",
-                param,
-                ctx,
-            )
 
 
 Command = Callable[..., None]
@@ -101,8 +84,8 @@ def list_command(
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue id.")
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
 @click.option("--key", help="Only messages with this key or unique id.")
-@click.option("--begin", "begin_ms", type=_Moment(), help="Stored at or after this time.")
-@click.option("--end", "end_ms", type=_Moment(), help="Stored at or before this time.")
+@click.option("--begin", "begin_ms", type=Moment(), help="Stored at or after this time.")
+@click.option("--end", "end_ms", type=Moment(), help="Stored at or before this time.")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -110,6 +93,7 @@ def list_command(
     show_default=True,
     help="Show at most this many messages; 0 for all.",
 )
+@click.option("--body", is_flag=True, help="Print the bodies too.")
 @click.option(
     "--scan", is_flag=True, help="Scan the commit log instead of trusting consume queues and index."
 )
@@ -119,6 +103,7 @@ def dump_command(
     overrides: tuple[str, ...],
     as_json: bool,
     limit: int,
+    body: bool,
     **conditions: Any,
 ) -> None:
     """Print stored messages, filtered by topic, queue, offset, key or time."""
@@ -128,11 +113,13 @@ def dump_command(
     selected = messages(opened, Filter(**conditions))
     missing: dict[str, None] = {}
     rows = (
-        message.as_row(lambda reason: missing.update({str(reason): None}))
+        message.as_row(lambda reason: missing.update({str(reason): None}), with_body=body)
         for message in (islice(selected, limit) if limit else selected)
     )
     _print(
-        (json.dumps(row, ensure_ascii=False) for row in rows) if as_json else _message_table(rows)
+        (json.dumps(row, ensure_ascii=False) for row in rows)
+        if as_json
+        else _message_table(rows, with_body=body)
     )
     for reason in missing:
         click.echo(reason, err=True)
@@ -143,7 +130,11 @@ def dump_command(
 def fsck_command(
     directory: str, config: str | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
-    """Check every rule of the format; exits with 0 good, 1 torn tail, 2 damage, 3 not a store."""
+    """Check every rule of the format: what is lost, what to do, and why.
+
+    Exits with 0 healthy, 1 healthy after an unclean stop, 2 damaged, 3 not a store.
+    """
+    from rocketbed.cli.fsck import report_lines
     from rocketbed.inspect import check_store
 
     opened = _open(directory, config, overrides)
@@ -154,7 +145,7 @@ def fsck_command(
     if as_json:
         click.echo(json.dumps(report.as_row(), ensure_ascii=False))
     else:
-        _print(_report_lines(report))
+        _print(report_lines(report, _as_words(directory, config, overrides)))
     sys.exit(int(report.worst))
 
 
@@ -176,7 +167,11 @@ def rebuild_command(
     in_place: bool,
     force: bool,
 ) -> None:
-    """Rebuild consume queues and index from the commit log."""
+    """Rebuild consume queues and index from the commit log.
+
+    Exits with 0 when every message of the log is in its queue (with --force: that can be read), 1
+    when nothing was written, 2 when parts of the log were skipped, 3 when it is not a store.
+    """
     from rocketbed.inspect import rebuild, rebuild_in_place
     from rocketbed.inspect.rebuild import RebuildRefused
 
@@ -192,26 +187,32 @@ def rebuild_command(
         _stop(str(error), 1)
     if as_json:
         click.echo(json.dumps(report.as_row(), ensure_ascii=False))
-        return
-    click.echo(
+    else:
+        _print(_rebuild_lines(report))
+    if (report.holes or report.refused or report.begun_anew) and not force:
+        sys.exit(EXIT_SKIPPED)
+
+
+def _rebuild_lines(report: RebuildReport) -> Iterator[str]:
+    yield (
         f"{report.records} records: {report.units} entries in {report.queues} queues,"
         f" {report.index_entries} keys in {report.index_files} index files"
     )
     for hole in report.holes:
-        click.echo(f"damage in the commit log, its messages are not in any queue: {hole}")
+        yield (f"damage in the commit log, its messages are not in any queue: {hole}")
     for topic, count in sorted(report.left_out.items()):
-        click.echo(f"skipped, topic deleted: {count} records of {topic}")
+        yield (f"skipped, topic deleted: {count} records of {topic}")
     for refused in report.refused:
-        click.echo(f"not added to its queue: {refused}")
+        yield (f"not added to its queue: {refused}")
     for queue, offset in report.begun_anew.items():
         topic = queue.rpartition("/")[0]
-        click.echo(
+        yield (
             f"the queue offsets of {queue} begin at 0 again at {offset}. If {topic} was deleted and"
             f" made again there, start the node with --set rbTopicDeleted={topic}:{offset}, which"
             " builds its queues without what is below; else the records above are in no queue"
         )
     for corrected in report.corrected:
-        click.echo(f"added at its place: {corrected}")
+        yield (f"added at its place: {corrected}")
 
 
 @store.command("heal")
@@ -303,6 +304,14 @@ def _open(directory: str, config: str | None, overrides: tuple[str, ...]) -> Sto
         _stop(f"not a store: {error}", EXIT_NOT_A_STORE)
 
 
+def _as_words(directory: str, config: str | None, overrides: tuple[str, ...]) -> str:
+    """Return the directory and the options for reading it, to repeat them in a command."""
+    words = [directory, *(["--config", config] if config else [])]
+    for override in overrides:
+        words += ["--set", override]
+    return shlex.join(words)
+
+
 def _stop(message: str, status: int) -> NoReturn:
     click.echo(message, err=True)
     sys.exit(status)
@@ -329,35 +338,26 @@ def _progress() -> Callable[[int, int], None] | None:
     return show
 
 
-def _message_table(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _message_table(rows: Iterable[dict[str, Any]], *, with_body: bool) -> Iterator[str]:
     """Yield a line for each message; the table grows with its rows, so columns have fixed
     widths."""
-    head = f"{'offset':>12} {'size':>8} {'queue offset':>12}  {'stored':<23}"
-    yield f"{head}  topic/queue  tags  keys  id"
+    head = f"{'offset':>12} {'size':>8} {'queue offset':>12}  {'stored':<29}"
+    yield f"{head}  topic/queue  tags  keys  id" + ("  body" if with_body else "")
     for row in rows:
-        moment = datetime.fromtimestamp(row["storeTimestamp"] / 1000)
-        stored = moment.isoformat(sep=" ", timespec="milliseconds")
+        stored = time_text(row["storeTimestamp"])
         properties = row["properties"]
         yield (
             f"{row['commitLogOffset']:>12} {row['storeSize']:>8} {row['queueOffset']:>12}"
-            f"  {stored:<23}  {row['topic']}/{row['queueId']}"
+            f"  {stored:<29}  {row['topic']}/{row['queueId']}"
             f"  {properties.get('TAGS', '-')}  {properties.get('KEYS', '-')}  {row['msgId']}"
+            + (f"  {_body_in(row)}" if with_body else "")
         )
 
 
-def _report_lines(report: Report) -> Iterator[str]:
-    from rocketbed.inspect.findings import RULES
-
-    for finding in report.findings:
-        where = finding.file if finding.offset is None else f"{finding.file} @ {finding.offset}"
-        times = f" ({finding.count} times)" if finding.count > 1 else ""
-        yield f"{finding.severity.name.lower():<7} {finding.rule}  {where}: {finding.text}{times}"
-        if finding.severity:
-            yield f"{'':8}rule: {RULES[finding.rule]}"
-        if finding.advice:
-            yield f"{'':8}fix: {finding.advice}"
-    live = " (live: a broker holds it)" if report.live else ""
-    yield (
-        f"{report.verdict}{live}: log {report.log_min} to {report.log_end},"
-        f" {report.records} records, {report.queues} queues, {report.index_files} index files"
-    )
+def _body_in(row: dict[str, Any]) -> str:
+    """Return the whole body of a row, as text or in hex; `-` if it could not be unpacked."""
+    if row["bodyLength"] is None:
+        return "-"
+    packed = row.get("bodyBase64")
+    body = row["body"].encode() if packed is None else base64.b64decode(packed)
+    return body_text(body, shown=sys.maxsize)

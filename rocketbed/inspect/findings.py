@@ -5,9 +5,15 @@ kept as examples; further ones are counted.
 """
 
 import enum
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 EXAMPLES_MAX = 8
+EVERYTHING = 1 << 63
+"""An offset beyond every log."""
+HEAL = "copy the missing bytes from a replica: rocketbed store heal"
+REBUILD = "rebuild queues and index from the log: rocketbed store rebuild"
+NEXT_START = "nothing to do: the next start of the broker repairs it"
 
 
 class Severity(enum.IntEnum):
@@ -58,6 +64,8 @@ class Finding:
     advice: str
     count: int = 1
     """Number of findings like this one; beyond the first few they are only counted."""
+    cause: int | None = None
+    """Log offset of the damage that this finding follows from; None if it stands for itself."""
 
     def as_row(self) -> dict[str, object]:
         return {
@@ -68,15 +76,81 @@ class Finding:
             "what": self.text,
             "advice": self.advice,
             "count": self.count,
+            "cause": self.cause,
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Messages of a queue that the log no longer has: a range of queue offsets, both inclusive."""
+
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return self.last - self.first + 1
+
+    def as_row(self) -> dict[str, object]:
+        return {
+            "topic": self.topic,
+            "queueId": self.queue_id,
+            "first": self.first,
+            "last": self.last,
+            "count": self.count,
+        }
+
+
+_Kind = tuple[str, Severity, str, str, int | None]
+"""Rule, severity, file, advice and cause."""
+
+
 class Findings:
-    """Collects findings and counts repetitions."""
+    """Collects findings, damaged ranges of the log and lost messages, and counts repetitions."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, Severity, str, str], list[Finding]] = {}
-        self._beyond: dict[tuple[str, Severity, str, str], int] = {}
+        self._groups: dict[_Kind, list[Finding]] = {}
+        self._beyond: dict[_Kind, int] = {}
+        self._losses: dict[str, list[tuple[int, int]]] = {}
+        self._damaged: list[tuple[int, int]] = []
+        """Damaged ranges of the log, in its order."""
+
+    def add_damage(self, start: int, end: int = EVERYTHING) -> None:
+        """Record that the log has no records between two offsets; findings in between follow from
+        that."""
+        self._damaged.append((start, end))
+
+    def cause_at(self, offset: int) -> int | None:
+        """Return the start of the damaged range around a log offset, or None."""
+        number = bisect_right(self._damaged, (offset, EVERYTHING)) - 1
+        if number < 0 or offset >= self._damaged[number][1]:
+            return None
+        return self._damaged[number][0]
+
+    def cause_before(self, offset: int) -> int | None:
+        """Return the start of the last damaged range before a log offset, or None."""
+        number = bisect_right(self._damaged, (offset, -1)) - 1
+        return self._damaged[number][0] if number >= 0 else None
+
+    def add_loss(self, queue: str, first: int, last: int) -> None:
+        """Record that messages of a queue, given as `TOPIC/ID`, are lost: a range of queue
+        offsets."""
+        ranges = self._losses.setdefault(queue, [])
+        if ranges and ranges[-1][1] + 1 == first:
+            ranges[-1] = ranges[-1][0], last
+        else:
+            ranges.append((first, last))
+
+    def losses(self) -> tuple[Loss, ...]:
+        """Return the lost messages by queue."""
+        return tuple(
+            Loss(queue.rpartition("/")[0], int(queue.rpartition("/")[2]), first, last)
+            for queue, ranges in sorted(self._losses.items())
+            for first, last in ranges
+        )
 
     def add(
         self,
@@ -88,13 +162,16 @@ class Findings:
         offset: int | None = None,
         advice: str = "",
         count: int = 1,
+        cause: int | None = None,
     ) -> None:
-        """Record a finding; beyond a few of one kind (rule, file, advice) only count it."""
+        """Record a finding; beyond a few of one kind (rule, file, advice, cause) only count it."""
         assert rule in RULES, rule
-        kind = (rule, severity, file, advice)
+        if severity is Severity.TAIL:
+            advice = NEXT_START
+        kind = (rule, severity, file, advice, cause)
         group = self._groups.setdefault(kind, [])
         if len(group) < EXAMPLES_MAX:
-            group.append(Finding(rule, severity, file, offset, text, advice, count))
+            group.append(Finding(rule, severity, file, offset, text, advice, count, cause))
         else:
             self._beyond[kind] = self._beyond.get(kind, 0) + count
 

@@ -5,6 +5,7 @@ as well, so that an unclean stop hides nothing. `scan` reads only the log, which
 the queues are wrong.
 """
 
+import base64
 import hashlib
 import ipaddress
 import struct
@@ -85,10 +86,16 @@ class Message(NamedTuple):
             return self.item.body
         return unpack_body(self.record.body, self.record.sys_flag)
 
-    def as_row(self, on_missing: Callable[[MissingCodec], None] | None = None) -> dict[str, object]:
+    def as_row(
+        self,
+        on_missing: Callable[[MissingCodec], None] | None = None,
+        *,
+        with_body: bool = False,
+    ) -> dict[str, object]:
         """Return JSON fields, named as in RocketMQ's clients.
 
-        `on_missing` is called for a body whose library is not installed.
+        `on_missing` is called for a body whose library is not installed. `with_body` adds the body,
+        as `body` if it is UTF-8, else as `bodyBase64`.
 
         An item of a batch has no size and id of its own in the store, so `storeSize` is 0 and
         `offsetMsgId` null. For a body that cannot be unpacked, length and digest are null.
@@ -101,7 +108,7 @@ class Message(NamedTuple):
             if on_missing is not None:
                 on_missing(exc)
         message_id = offset_message_id(record)
-        return {
+        row: dict[str, object] = {
             "topic": record.topic,
             "queueId": record.queue_id,
             "queueOffset": self.queue_offset,
@@ -122,6 +129,12 @@ class Message(NamedTuple):
             "bodySha256": None if body is None else hashlib.sha256(body).hexdigest(),
             "properties": dict(sorted(self.properties.items())),
         }
+        if with_body and body is not None:
+            try:
+                row["body"] = body.decode("utf-8")
+            except UnicodeDecodeError:
+                row["bodyBase64"] = base64.b64encode(body).decode("ascii")
+        return row
 
 
 def messages(directory: StoreDirectory, query: Filter) -> Iterator[Message]:

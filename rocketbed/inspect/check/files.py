@@ -9,7 +9,7 @@ import os
 from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
 from rocketbed.inspect.directory import StoreDirectory
 from rocketbed.inspect.files import NAME_SIZE, NO_FILE, SegmentFile
-from rocketbed.inspect.findings import Findings, Severity
+from rocketbed.inspect.findings import HEAL, REBUILD, Findings, Severity
 from rocketbed.inspect.index import HEADER
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME
 
@@ -64,7 +64,7 @@ def _check_row(
         if number and segments[number - 1].start + size < segment.start:
             end = segments[number - 1].start + size
             text = f"segments from {end} to {segment.start} are missing before it"
-            advice = "take the files from a replica or a backup" if log else "rebuild the queues"
+            advice = HEAL if log else REBUILD
             findings.add("log-files-tile", Severity.DAMAGE, file, text, offset=end, advice=advice)
 
 
@@ -100,7 +100,7 @@ def _check_index_files(directory: StoreDirectory, findings: Findings) -> None:
         if file.size != layout.size:
             text = f"{file.size} bytes long, index files here have {layout.size}"
             severity = Severity.DAMAGE if file.size >= HEADER.size else Severity.TAIL
-            advice = "delete the file with the broker stopped, then rebuild"
+            advice = REBUILD
             findings.add("sizes", severity, directory.relative(file.path), text, advice=advice)
 
 

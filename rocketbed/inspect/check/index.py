@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rocketbed.inspect.check.queues import REBUILD, LogFacts
+from rocketbed.inspect.check.queues import LogFacts
 from rocketbed.inspect.dispatch import tag_key
-from rocketbed.inspect.findings import Findings, Severity
+from rocketbed.inspect.findings import REBUILD, Findings, Severity
 from rocketbed.inspect.index import IndexFile, IndexHeader
 from rocketbed.inspect.properties import TopicHash
 
@@ -126,6 +126,7 @@ class IndexChecker:
                     text,
                     offset=entry[1],
                     advice=REBUILD,
+                    cause=self._findings.cause_at(entry[1]),
                 )
             elif entry[1] >= facts.minimum:
                 self._report_unmatched(entry, facts.end)
@@ -180,7 +181,13 @@ class IndexChecker:
             severity = Severity.TAIL
             self._torn += 1
         self._findings.add(
-            "index-matches-log", severity, self._name, text, offset=entry.offset, advice=REBUILD
+            "index-matches-log",
+            severity,
+            self._name,
+            text,
+            offset=entry.offset,
+            advice=REBUILD,
+            cause=self._findings.cause_at(entry.offset),
         )
 
     def _may_lack(self, offset: int) -> bool:

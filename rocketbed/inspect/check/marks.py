@@ -10,7 +10,7 @@ from rocketbed.inspect.check.queues import LogFacts
 from rocketbed.inspect.config import read_json
 from rocketbed.inspect.directory import Checkpoint, StoreDirectory
 from rocketbed.inspect.files import read_regular
-from rocketbed.inspect.findings import Findings, Severity
+from rocketbed.inspect.findings import HEAL, NEXT_START, Findings, Severity
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME
 
 CHECKPOINT_SIZE = 4096
@@ -50,7 +50,8 @@ def check_checkpoint(
         findings.add(
             "checkpoint-not-ahead", severity, "checkpoint", text, advice=_REMOVE_CHECKPOINT
         )
-    for text in _ahead(checkpoint, facts, last_store_ms):
+    text = "; ".join(_ahead(checkpoint, facts, last_store_ms))
+    if text:
         findings.add(
             "checkpoint-not-ahead", Severity.DAMAGE, "checkpoint", text, advice=_REMOVE_CHECKPOINT
         )
@@ -61,7 +62,7 @@ def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findin
     marks = directory.marks
     if marks is None and os.path.isfile(directory.path(CKPT_NAME)):
         text = "no whole mark: it is written whole, so something else damaged it"
-        advice = "none needed: the next start of rocketbed builds queues and index again"
+        advice = NEXT_START
         findings.add("checkpoint-not-ahead", Severity.DAMAGE, CKPT_NAME, text, advice=advice)
     if marks is None or not marks.trusted:
         return
@@ -73,20 +74,19 @@ def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findin
         findings.add("checkpoint-not-ahead", severity, FLUSHED_NAME, text)
     if marks.durable_offset > facts.end:
         text = f"W {marks.durable_offset} is beyond the end of the log {facts.end}"
-        advice = "take the missing end from a replica"
         findings.add(
             "checkpoint-not-ahead",
             Severity.DAMAGE,
             CKPT_NAME,
             text,
             offset=facts.end,
-            advice=advice,
+            advice=HEAL,
+            cause=findings.cause_at(facts.end),
         )
     if 0 <= marks.first < min(facts.minimum, marks.durable_offset):
         text = f"the log begins at {facts.minimum}, retention had kept it from {marks.first}"
-        advice = "take the missing segments from a replica or a backup"
         findings.add(
-            "log-files-tile", Severity.DAMAGE, "commitlog", text, offset=marks.first, advice=advice
+            "log-files-tile", Severity.DAMAGE, "commitlog", text, offset=marks.first, advice=HEAL
         )
     if marks.cut_to is not None:
         text = f"a truncation at {marks.cut_to} is not finished; the next start finishes it"

@@ -19,13 +19,16 @@ from rocketbed.inspect.consumequeue import (
 )
 from rocketbed.inspect.directory import StoreDirectory
 from rocketbed.inspect.files import SegmentRow
-from rocketbed.inspect.findings import Findings, Severity
+from rocketbed.inspect.findings import (
+    EVERYTHING,
+    HEAL,
+    REBUILD,
+    Findings,
+    Severity,
+)
 
 WINDOW_UNITS = 1024
 """Units held per queue: 20 KB, so that ten thousand queues need at most 200 MB."""
-REBUILD = "rebuild the queues from the log: rocketbed store rebuild"
-EVERYTHING = 1 << 63
-LOST = "the messages are not in this log; look for them on a replica"
 _pack = UNIT.pack
 
 
@@ -214,8 +217,16 @@ class QueueCursor:
     def _gap(self, slot: int, offset: int) -> None:
         """Report queue offsets from `next` up to `slot`, which no record of the log has."""
         text = f"queue offsets {self.next} to {slot - 1} are missing in the log before {offset}"
+        cause = self._findings.cause_before(offset)
+        self._findings.add_loss(_queue_of(self.name), self.next, slot - 1)
         self._findings.add(
-            "queue-entry-places", Severity.DAMAGE, self.name, text, offset=self.next, advice=LOST
+            "queue-entry-places",
+            Severity.DAMAGE,
+            self.name,
+            text,
+            offset=self.next,
+            advice=HEAL,
+            cause=cause,
         )
         if self.queue is not None:
             for unit in self.queue.units(self.next, slot):
@@ -227,7 +238,8 @@ class QueueCursor:
                         self.name,
                         text,
                         offset=unit.slot,
-                        advice=LOST,
+                        advice=HEAL,
+                        cause=cause,
                     )
         self.next = slot
 
@@ -283,15 +295,30 @@ class QueueCursor:
                     text,
                     offset=unit.slot,
                     advice=REBUILD,
+                    cause=self._lost_by(unit.slot, unit.offset),
                 )
+
+    def _lost_by(self, slot: int, offset: int) -> int | None:
+        """Return the start of the damage at a unit's log offset, which took the unit's message."""
+        cause = self._findings.cause_at(offset)
+        if cause is not None:
+            self._findings.add_loss(_queue_of(self.name), slot, slot)
+        return cause
 
     def _judge_beyond(self, slot: int, offset: int, size: int, facts: LogFacts) -> None:
         text = f"unit {slot} points to {offset} ({size} bytes), "
+        cause = self._lost_by(slot, offset)
         if offset + size > facts.end:
             severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
             text += f"the log ends at {facts.end}"
             self._findings.add(
-                "nothing-beyond-log", severity, self.name, text, offset=slot, advice=REBUILD
+                "nothing-beyond-log",
+                severity,
+                self.name,
+                text,
+                offset=slot,
+                advice=REBUILD,
+                cause=cause,
             )
         else:
             text += "where no record of this queue is"
@@ -302,6 +329,7 @@ class QueueCursor:
                 text,
                 offset=slot,
                 advice=REBUILD,
+                cause=cause,
             )
 
 
@@ -332,8 +360,11 @@ class BatchCursor:
                 self.name,
                 text,
                 offset=expected.base,
-                advice=LOST,
+                advice=HEAL,
+                cause=self._findings.cause_before(expected.offset),
             )
+            if expected.base > self._seen_next:
+                self._findings.add_loss(_queue_of(self.name), self._seen_next, expected.base - 1)
         self._seen_next = expected.base + expected.messages
         unit = self.pending
         if unit is None or unit.offset != expected.offset:
@@ -376,6 +407,7 @@ class BatchCursor:
                     text,
                     offset=self.pending.base,
                     advice=REBUILD,
+                    cause=self._lost_by(self.pending),
                 )
                 self.pending = next(self._units, None)
             else:
@@ -385,6 +417,8 @@ class BatchCursor:
     def _judge_extra(self, unit: BatchUnit, log_minimum: int | None = None) -> None:
         if self._seen_next is not None or (log_minimum is not None and unit.offset >= log_minimum):
             text = f"unit {unit.number} points to {unit.offset}, where no batch of this queue is"
+            # A gap before a later batch counts the messages of this one.
+            is_last = log_minimum is not None
             self._findings.add(
                 "queue-entries-match-log",
                 Severity.DAMAGE,
@@ -392,8 +426,22 @@ class BatchCursor:
                 text,
                 offset=unit.base,
                 advice=REBUILD,
+                cause=self._lost_by(unit) if is_last else self._findings.cause_at(unit.offset),
             )
         self.pending = next(self._units, None)
+
+    def _lost_by(self, unit: BatchUnit) -> int | None:
+        """Return the start of the damage at a unit's log offset, which took the unit's messages."""
+        cause = self._findings.cause_at(unit.offset)
+        if cause is not None:
+            last = unit.base + unit.messages - 1
+            self._findings.add_loss(_queue_of(self.name), unit.base, last)
+        return cause
+
+
+def _queue_of(name: str) -> str:
+    """Return `TOPIC/ID` of a queue's folder."""
+    return name.partition("/")[2]
 
 
 def dispatched_position(directory: StoreDirectory) -> tuple[int, int]:

@@ -20,7 +20,6 @@ from rocketbed.inspect.check.marks import (
     check_own_marks,
 )
 from rocketbed.inspect.check.queues import (
-    EVERYTHING,
     BatchCursor,
     LogFacts,
     QueueCursor,
@@ -30,7 +29,7 @@ from rocketbed.inspect.check.queues import (
 from rocketbed.inspect.commitlog import Filler, Hole, LogEnd
 from rocketbed.inspect.directory import StoreDirectory
 from rocketbed.inspect.dispatch import BATCH, PLAIN, Dispatcher, Target
-from rocketbed.inspect.findings import Finding, Findings, Severity
+from rocketbed.inspect.findings import EVERYTHING, HEAL, Finding, Findings, Loss, Severity
 from rocketbed.inspect.record import SYS_ROLLBACK, SYS_TRANSACTION, Fault, Scanned
 
 _PROGRESS_BYTES = 16 << 20
@@ -49,6 +48,10 @@ class Report:
     index_files: int
     last_store_ms: int
     """Latest store time in the log, milliseconds; 0 for an empty log."""
+    unreadable_bytes: int
+    """Bytes within the log that are no record, or that the log had on disk and lacks."""
+    losses: tuple[Loss, ...]
+    """Messages that were in the log and are not, by queue."""
     findings: tuple[Finding, ...]
 
     @property
@@ -72,6 +75,8 @@ class Report:
             "queues": self.queues,
             "indexFiles": self.index_files,
             "lastStoreTimestamp": self.last_store_ms,
+            "unreadableBytes": self.unreadable_bytes,
+            "lost": [loss.as_row() for loss in self.losses],
             "findings": [finding.as_row() for finding in self.findings],
         }
 
@@ -110,6 +115,8 @@ def check_store(
         queues=len(directory.queues) + len(directory.batch_queues),
         index_files=len(directory.index_listing.segments),
         last_store_ms=checker.last_store_ms,
+        unreadable_bytes=checker.unreadable_bytes,
+        losses=findings.losses(),
         findings=findings.all(),
     )
 
@@ -127,6 +134,7 @@ class _LogChecker:
     records: int = 0
     last_store_ms: int = 0
     torn: bool = False
+    unreadable_bytes: int = 0
     lacks_end: bool = False
     """True if queues or index lack the end of the log."""
     remade: set[str] = field(init=False)
@@ -185,16 +193,16 @@ class _LogChecker:
             text = (
                 f"{entry.size} bytes at {entry.offset} are a closed hole; messages were lost here"
             )
+            self.findings.add_damage(entry.offset, entry.offset + entry.size)
             self.findings.add(
                 "no-silent-damage", Severity.NOTE, "commitlog", text, offset=entry.offset
             )
         dispatch = self.dispatcher.dispatch(entry)
         if not dispatch.topic.is_usable:
             text = f"the topic of the record at {entry.offset} can be no directory's name: no queue"
-            advice = "take the record from a replica"
             file = self._file_at(entry.offset)
             self.findings.add(
-                "no-silent-damage", Severity.DAMAGE, file, text, offset=entry.offset, advice=advice
+                "no-silent-damage", Severity.DAMAGE, file, text, offset=entry.offset, advice=HEAL
             )
         for target in dispatch.targets:
             self._expect(target, entry)
@@ -259,39 +267,45 @@ class _LogChecker:
     def _hole(self, hole: Hole) -> None:
         size = hole.end - hole.offset
         text = (
-            f"{size} bytes from {hole.offset} are no record ({_say(hole.fault)}), good ones follow"
+            f"{size} bytes from {hole.offset} are no record ({_say(hole.fault)}), good ones follow,"
+            " which recovery by RocketMQ would truncate"
         )
-        advice = (
-            "take the bytes from a replica; recovery by RocketMQ would truncate all that follows"
-        )
+        self.unreadable_bytes += size
+        self.findings.add_damage(hole.offset, hole.end)
         rule = "record-checksums" if hole.fault.rule in _CHECKSUM_RULES else "no-silent-damage"
         if hole.fault.rule == "log-gap":
             rule = "log-files-tile"
         file = self._file_at(hole.offset)
-        self.findings.add(rule, Severity.DAMAGE, file, text, offset=hole.offset, advice=advice)
+        self.findings.add(rule, Severity.DAMAGE, file, text, offset=hole.offset, advice=HEAL)
 
     def _end(self, end: LogEnd) -> None:
         self.facts = self.facts._replace(end=end.offset)
         flushed = self.directory.log.flushed_offset
-        if flushed is not None and end.offset < flushed:
-            text = f"the log ends at {end.offset}, it was on disk up to {flushed}"
-            advice = "take the bytes from a replica; acknowledged messages are missing"
+        is_short = flushed is not None and end.offset < flushed
+        if flushed is not None and is_short:
+            text = (
+                f"the log ends at {end.offset}, it was on disk up to {flushed}: acknowledged"
+                " messages are missing"
+            )
             file = self._file_at(end.offset)
+            self.unreadable_bytes += flushed - end.offset
+            self.findings.add_damage(end.offset)
             self.findings.add(
-                "no-silent-damage", Severity.DAMAGE, file, text, offset=end.offset, advice=advice
+                "no-silent-damage", Severity.DAMAGE, file, text, offset=end.offset, advice=HEAL
             )
         if end.torn_at is None or end.fault is None:
             return
         self.torn = True
         text = f"the log ends at {end.offset}; behind it are bytes of no record ({_say(end.fault)})"
-        advice = "nothing to do: the next start of the broker truncates it"
+        if not is_short:
+            self.findings.add_damage(end.offset)
         self.findings.add(
             "log-end",
             Severity.TAIL,
             self._file_at(end.offset),
             text,
             offset=end.offset,
-            advice=advice,
+            cause=end.offset if is_short else None,
         )
 
     def _file_at(self, offset: int) -> str:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rocketbed.inspect.bodies import MissingCodec
 from tests.support.stores import (
     QUEUE_SEGMENT,
     SEGMENT,
+    Spec,
     build,
     copy,
     files_below,
@@ -94,6 +96,28 @@ def test_dump_as_a_table(killed: Path) -> None:
     assert "FxPlain/0  TagA  key-0" in lines[2]
 
 
+def test_dump_shows_bodies_and_the_zone_of_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "store"
+    build(root, [Spec(body=b"x" * 100), Spec(body=b"\xff\x00")])
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        _, text, binary = run("dump", root, *SIZES, "--body").output.splitlines()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert text.endswith("  " + "x" * 100)
+    assert binary.endswith("  0xff00")
+    assert "2023-11-15 03:43:20.000+05:30" in text
+    rows = run("dump", root, *SIZES, "--body", "--json").output.splitlines()
+    first, second = map(json.loads, rows)
+    assert first["body"] == "x" * 100
+    assert second["bodyBase64"] == "/wA="
+    assert "body" not in json.loads(run("dump", root, *SIZES, "--json").output.splitlines()[0])
+
+
 def test_dump_finds_records_missing_from_queue_and_index(tmp_path: Path) -> None:
     root = tmp_path / "store"
     build(root, some(25), clean=False)
@@ -128,7 +152,7 @@ def test_dump_continues_after_a_body_without_its_library(
 def test_fsck_of_a_good_store(small: Path) -> None:
     result = run("fsck", small, *SIZES)
     assert result.exit_code == 0
-    assert result.output.startswith("good: log 0 to ")
+    assert result.output.startswith("healthy\nlog 0 to ")
 
 
 def test_fsck_of_a_torn_tail(tmp_path: Path) -> None:
@@ -137,8 +161,67 @@ def test_fsck_of_a_torn_tail(tmp_path: Path) -> None:
     overwrite(segment_of(root, 0)[0], offsets[4] + 400, b"remains")
     result = run("fsck", root, *SIZES)
     assert result.exit_code == 1
+    assert result.output.startswith("healthy after an unclean stop: the next start")
     assert "tail    log-end" in result.output
-    assert "fix: nothing to do" in result.output
+    assert "1. Start the broker: it repairs what it left." in result.output
+
+
+def test_fsck_lists_a_torn_record_once(tmp_path: Path) -> None:
+    """Unit and keys of the torn record point beyond the end of the log."""
+    root = tmp_path / "store"
+    offsets = build(root, some(5), clean=False)
+    overwrite(segment_of(root, 0)[0], offsets[4] + 100, bytes(62))
+    (root / "checkpoint").unlink()  # it says that all of the log was on disk
+    result = run("fsck", root, *SIZES)
+    assert result.exit_code == 1
+    assert "(1 message of 1 queue lost: not on disk when it stopped)" in result.output
+    assert "1. Start the broker" in result.output
+    assert "rebuild" not in result.output
+    assert result.output.count("  tail  ") == 1
+    assert "findings in consumequeue/T/0 (1), index/" in result.output
+
+
+def test_fsck_says_what_is_lost_and_how_to_get_it_back(small: Path) -> None:
+    overwrite(segment_of(small, 0)[0], 1000, bytes(200))
+    result = run("fsck", small, *SIZES)
+    assert result.exit_code == 2
+    verdict, _, _, *lines = result.output.splitlines()
+    assert verdict == (
+        "damaged: 2 messages of 1 queue lost, 324 bytes of the log missing or unreadable"
+    )
+    assert lines[:3] == [
+        "Lost from this directory:",
+        "  topic  queue  messages  queue offsets",
+        "  T      0      2         6 to 7",
+    ]
+    options = f"{small} {' '.join(SIZES)}"
+    assert f"1. Copy what the log lacks from a replica: rocketbed store heal {options} --from" in (
+        result.output
+    )
+    assert f"2. Check again: rocketbed store fsck {options}\n" in result.output
+    assert result.output.count("  damage  ") == 1
+
+
+def test_fsck_counts_a_loss_at_the_end_of_a_queue(tmp_path: Path) -> None:
+    """No later record of the queue shows the gap: only its units point to what is lost."""
+    root = tmp_path / "store"
+    offsets = build(root, [*some(4, queue_id=1), *some(4)])
+    overwrite(segment_of(root, 0)[0], offsets[2] + 4, bytes(offsets[4] - offsets[2] - 4))
+    row = json.loads(run("fsck", root, *SIZES, "--json").output)
+    assert row["lost"] == [{"topic": "T", "queueId": 1, "first": 2, "last": 3, "count": 2}]
+    assert row["unreadableBytes"] == offsets[4] - offsets[2]
+    assert [finding["cause"] for finding in row["findings"] if finding["cause"] is None] == [None]
+
+
+def test_fsck_command_for_damaged_queues_works(small: Path) -> None:
+    overwrite(sorted((small / "consumequeue" / "T" / "0").iterdir())[0], 20, bytes(20))
+    result = run("fsck", small, *SIZES)
+    assert result.exit_code == 2
+    command = f"1. Rebuild queues and index: rocketbed store rebuild {small} {' '.join(SIZES)}"
+    assert f"{command} --in-place\n" in result.output
+    assert "heal" not in result.output
+    assert run("rebuild", small, *SIZES, "--in-place").exit_code == 0
+    assert run("fsck", small, *SIZES).exit_code == 0
 
 
 def test_fsck_of_damage_in_json(small: Path) -> None:
@@ -149,7 +232,16 @@ def test_fsck_of_damage_in_json(small: Path) -> None:
     assert row["verdict"] == "damage"
     first = row["findings"][0]
     assert first["severity"] == "damage"
-    assert first.keys() == {"rule", "severity", "file", "offset", "what", "advice", "count"}
+    assert first.keys() == {
+        "rule",
+        "severity",
+        "file",
+        "offset",
+        "what",
+        "advice",
+        "count",
+        "cause",
+    }
 
 
 @pytest.mark.parametrize("command", ["ls", "dump", "fsck"])
@@ -255,6 +347,16 @@ def test_rebuild_in_place_refuses_a_damaged_log(small: Path) -> None:
         if finding["severity"] == "damage"
     }
     assert remaining == {"no-silent-damage", "queue-entry-places"}
+
+
+def test_rebuild_elsewhere_reports_what_it_skipped(small: Path, tmp_path: Path) -> None:
+    overwrite(segment_of(small, 0)[0], 1000, bytes(200))
+    result = run("rebuild", small, "--out", tmp_path / "out", *SIZES)
+    assert result.exit_code == 2
+    assert "damage in the commit log" in result.output
+    assert "2 when parts of the log were skipped" in " ".join(
+        run("rebuild", "--help").output.split()
+    )
 
 
 def test_rebuild_wants_to_know_where(small: Path) -> None:

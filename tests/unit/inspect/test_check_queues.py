@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rocketbed.inspect import Severity, open_directory
-from rocketbed.inspect.check.queues import EVERYTHING, QueueCursor
+from rocketbed.inspect.check.queues import QueueCursor
 from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT, ConsumeQueue
-from rocketbed.inspect.findings import Findings
+from rocketbed.inspect.findings import EVERYTHING, Findings
 from tests.support.stores import (
     QUEUE_SEGMENT,
     SEGMENT,
