@@ -212,8 +212,7 @@ async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -
             except OSError as exc:
                 nursery.cancel_scope.cancel()
                 raise NodeError(
-                    f"cannot listen on {server.address[0]}:{server.address[1]}: {exc}"
-                    " (listenPort, and the port two below it)"
+                    f"{exc.strerror or exc} (listenPort, and the port two below it)"
                 ) from exc
         for service in make_services(node):
             await nursery.start(service.run)

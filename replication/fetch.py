@@ -34,7 +34,9 @@ async def fetch(world: World, address: Address, start: int, end: int, take: Take
     try:
         stream = await world.network.connect(*address)
     except OSError as exc:
-        raise FetchFailed(f"{name} cannot be reached: {exc}; is that its haListenPort?") from exc
+        raise FetchFailed(
+            f"{name} cannot be reached: {exc.strerror or exc}; is that its haListenPort?"
+        ) from exc
     try:
         await _receive(stream, name, start, end, take)
     except trio.BrokenResourceError as exc:

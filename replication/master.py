@@ -91,9 +91,7 @@ class Master:
         try:
             listener = await self.world.network.listen(*self.address)
         except OSError as exc:
-            raise ReplicationPortTaken(
-                f"cannot listen on {self.address[0]}:{self.address[1]}: {exc} (haListenPort)"
-            ) from exc
+            raise ReplicationPortTaken(f"{exc.strerror or exc} (haListenPort)") from exc
         self.address = listener.address
         try:
             async with trio.open_nursery() as nursery:

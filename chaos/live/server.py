@@ -86,8 +86,8 @@ class LiveServer:
             self._listener = await self._world.network.listen(HOST, port)
         except OSError as error:
             raise LiveError(
-                f"the live page cannot listen on {HOST}:{port} ({error}):"
-                " choose another --live-port, or leave it out for a free one"
+                f"the live page: {error.strerror or error}: choose another --live-port, or leave"
+                " it out for a free one"
             ) from error
         self.access = Access(self._listener.address[1])
         return self.access.address

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import trio
 
-from rocketbed.client.errors import BadMessage
+from rocketbed.client.errors import BadMessage, NoNameserver
 
 if TYPE_CHECKING:
     from rocketbed.client.admin import Admin
@@ -79,6 +79,9 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
         return trio.run(main)
     except BadMessage as exc:
         raise click.UsageError(str(exc)) from exc
+    except NoNameserver as exc:
+        hint = "start one (rocketbed cluster up), or give the address of yours with -n"
+        raise NoNameserver(f"{exc}: {hint}") from exc
     except KeyboardInterrupt:
         raise click.Abort from None
     except BaseExceptionGroup as group:

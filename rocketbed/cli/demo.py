@@ -16,6 +16,7 @@ from typing import Literal
 import click
 from click.core import ParameterSource
 
+from rocketbed.cli.errors import sentence
 from rocketbed.cli.judged import judged_options, verify_option
 
 EXIT_HARNESS = 4
@@ -107,7 +108,7 @@ def demo(
     except KeyboardInterrupt:
         raise click.Abort from None
     except Exception as exc:
-        click.echo(f"rocketbed: {describe(exc)}", err=True)
+        click.echo(f"rocketbed: {sentence(exc) or describe(exc)}", err=True)
         return EXIT_HARNESS
     say(summary_text(result.judgement, result.record, explain=explain))
     say(f"report: {result.page}")
@@ -138,7 +139,7 @@ def _show_bug(seed: int, report: Path) -> int:
     except KeyboardInterrupt:
         raise click.Abort from None
     except Exception as exc:
-        click.echo(f"rocketbed: {describe(exc)}", err=True)
+        click.echo(f"rocketbed: {sentence(exc) or describe(exc)}", err=True)
         return EXIT_HARNESS
     if page is None:
         return 1

@@ -20,6 +20,7 @@ def judged_options(
             type=click.Path(file_okay=False, path_type=Path),
             default=Path(report),
             show_default=True,
+            callback=_made,
             help=report_help,
         )(command)
         command = click.option(
@@ -30,6 +31,17 @@ def judged_options(
         )(command)
 
     return decorate
+
+
+def _made(ctx: click.Context, param: click.Parameter, report: Path) -> Path:
+    """Make the directory, so that a run does not end without a place for its report."""
+    try:
+        report.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise click.BadParameter(
+            f"{exc.filename} cannot be made: {exc.strerror}: choose another directory", ctx, param
+        ) from exc
+    return report
 
 
 def verify_option(command: Command) -> Command:

@@ -6,7 +6,9 @@ between.
 
 import importlib
 import sys
+import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import click
@@ -73,18 +75,31 @@ class ExtraGroup(LazyGroup):
             ) from exc
 
 
+@dataclass
+class Debug:
+    """Whether `--debug` was given."""
+
+    is_on: bool = False
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def cli() -> None:
+@click.option("--debug", is_flag=True, help="Print the traceback of an error, too.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
     """A message store and broker that keeps RocketMQ's files and speaks its protocol."""
+    if isinstance(ctx.obj, Debug):
+        ctx.obj.is_on = debug
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; return its exit code."""
-    from rocketbed.wire.errors import RocketbedError
+    """Run a command; return its exit code.
 
+    An error of a path, a port or a peer becomes one line; a mistake of the program is raised.
+    """
+    debug = Debug()
     try:
-        result = cli.main(args=arguments, prog_name="rocketbed", standalone_mode=False)
+        result = cli.main(args=arguments, prog_name="rocketbed", standalone_mode=False, obj=debug)
     except click.UsageError as exc:
         exc.show()
         return EXIT_USAGE
@@ -93,7 +108,14 @@ def main(arguments: list[str] | None = None) -> int:
         return exc.exit_code
     except click.Abort:
         return EXIT_INTERRUPTED
-    except RocketbedError as exc:
-        print(f"rocketbed: {exc}", file=sys.stderr)
+    except Exception as exc:
+        from rocketbed.cli.errors import sentence
+
+        text = sentence(exc)
+        if text is None:
+            raise
+        if debug.is_on:
+            traceback.print_exc()
+        print(f"rocketbed: {text}", file=sys.stderr)
         return EXIT_FAILURE
     return result if isinstance(result, int) else 0

@@ -61,6 +61,12 @@ def node(
         for line in trio.run(check_node, real_world("check"), config):
             click.echo(line)
         return 0
+    try:
+        os.makedirs(config.store.root, exist_ok=True)
+    except OSError as exc:
+        raise click.UsageError(
+            f"{exc.filename} cannot be made: {exc.strerror}: choose another storePathRootDir"
+        ) from exc
     _, send_body = choose(native=config.store.native)
     log = "native" if log_bodies(enabled=config.store.native) else "python"
     logging.getLogger("rocketbed.node").info("send.body which=%s log=%s", send_body, log)

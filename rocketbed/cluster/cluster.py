@@ -329,4 +329,6 @@ class LocalCluster:
                     write_settings(own, self.plan.node_settings(member, own))
             self.plan.save(self.directory)
         except OSError as exc:
-            raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc
+            raise ClusterError(
+                f"{self.directory} cannot be written: {exc.strerror or exc}"
+            ) from exc

@@ -118,7 +118,8 @@ def claimed(directory: Path, *, make: bool = False) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise ClusterError(
-            f"{directory} cannot be {'written' if make else 'read'}: {error}"
+            f"{directory} cannot be {'written' if make else 'read'}: {error.strerror or error}:"
+            " choose another --dir"
         ) from error
     try:
         yield

@@ -222,7 +222,7 @@ def read_plan(directory: Path) -> ClusterPlan:
     except FileNotFoundError:
         raise ClusterError(f"{directory} has no cluster: {FILE} is missing") from None
     except OSError as exc:
-        raise ClusterError(f"{path} cannot be read: {exc}") from exc
+        raise ClusterError(f"{path} cannot be read: {exc.strerror or exc}") from exc
     except (ValueError, TypeError, AttributeError, KeyError) as exc:
         raise ClusterError(
             f"{path} is damaged ({type(exc).__name__}: {exc}): it says which nodes there are, and"
@@ -295,7 +295,7 @@ def _write(path: Path, text: str) -> None:
     try:
         write_whole(path, text)
     except OSError as exc:
-        raise ClusterError(f"{path} cannot be written: {exc}") from exc
+        raise ClusterError(f"{path} cannot be written: {exc.strerror or exc}") from exc
 
 
 def _fixed_ports(port: int, nodes: int) -> list[int]:

@@ -28,7 +28,7 @@ async def dial(
         with trio.fail_after(timeout_s):
             stream = await world.network.connect(host, port)
     except OSError as exc:
-        raise NotConnected(f"cannot connect to {host}:{port}: {exc}") from exc
+        raise NotConnected(f"cannot connect to {host}:{port}: {exc.strerror or exc}") from exc
     except trio.TooSlowError as exc:
         raise NotConnected(f"cannot connect to {host}:{port} in {timeout_s:g} s") from exc
     try:

@@ -76,9 +76,11 @@ class RealNetwork:
             server.listen(BACKLOG)
         except BaseException as error:
             server.close()
-            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-                raise OSError(error.errno, f"{address}:{port} is already in use") from error
-            raise
+            if not isinstance(error, OSError):
+                raise
+            is_taken = error.errno == errno.EADDRINUSE
+            reason = "it is already in use" if is_taken else error.strerror or error
+            raise OSError(error.errno, f"cannot listen on {address}:{port}: {reason}") from error
         return RealListener(server)
 
     async def connect(self, host: str, port: int) -> Stream:
@@ -94,6 +96,8 @@ class RealNetwork:
             except OSError as error:
                 client.close()
                 failure = error
+                if error.errno:  # trio's text repeats the address
+                    failure = OSError(error.errno, os.strerror(error.errno))
             except BaseException:
                 client.close()
                 raise
@@ -107,6 +111,8 @@ class RealNetwork:
             entries = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except UnicodeError as error:
             raise OSError(errno.ENOENT, f"{host!r} is not a host name") from error
+        except socket.gaierror as error:
+            raise socket.gaierror(error.errno, f"{host}: {error.strerror}") from error
         return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
     def local_address(self, stream: Stream) -> Address:

@@ -430,13 +430,14 @@ def test_a_full_disk_under_the_report(
     until_clean(tmp_path, process.pid)
 
 
-def test_a_report_that_cannot_be_written(scenario: Callable[[str], str], tmp_path: Path) -> None:
+def test_report_directory_that_cannot_be_made_is_wrong_usage(
+    scenario: Callable[[str], str], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
-    code, output, _ = run(
-        tmp_path, "run", scenario(TINY), "--seed", "1", "--report", str(tmp_path / "file" / "r")
-    )
-    assert code == 4
-    assert "the harness cannot continue" in output
+    place = str(tmp_path / "file" / "r")
+    code, output, errors = run(tmp_path, "run", scenario(TINY), "--seed", "1", "--report", place)
+    assert code == 64, output
+    assert f"{place} cannot be made: Not a directory" in errors
 
 
 # --- interrupted

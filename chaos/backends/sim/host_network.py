@@ -32,7 +32,9 @@ class HostNetwork:
         own = self._process.host.address
         address = (own, port or self._network.free_port(own))
         if address in self._network.listeners:
-            raise OSError(errno.EADDRINUSE, f"{own}:{address[1]} is already in use")
+            raise OSError(
+                errno.EADDRINUSE, f"cannot listen on {own}:{address[1]}: it is already in use"
+            )
         return SimListener(self._network, self._process, address)
 
     async def connect(self, host: str, port: int) -> Stream:

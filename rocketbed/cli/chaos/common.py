@@ -14,6 +14,7 @@ from rocketbed.chaos.search.campaign import EXIT_HARNESS
 from rocketbed.chaos.search.failures import explain, is_full
 from rocketbed.chaos.search.replay import read_backend
 from rocketbed.chaos.search.runner import Options, host_of
+from rocketbed.cli.errors import sentence
 from rocketbed.cli.judged import judged_options
 from rocketbed.host.errors import HostError
 
@@ -89,7 +90,7 @@ class Unavailable(click.ClickException):
 def tell_failure(error: OSError | HostError, say: Callable[[str], None], *, as_json: bool) -> int:
     """Report that the harness cannot write its files or cannot run, and return the exit code."""
     foreseen = is_full(error) or isinstance(error, HostError)
-    text = explain(error) if foreseen else f"the harness cannot continue: {error}"
+    text = explain(error) if foreseen else f"the harness cannot continue: {sentence(error)}"
     say(f"the run failed: {text}")
     if as_json:
         click.echo(
