@@ -9,6 +9,7 @@ import click
 import trio
 
 from rocketbed.cli.client import json_option, nameserver_option, show, show_json, table, with_admin
+from rocketbed.cli.main import CommandGroup
 
 if TYPE_CHECKING:
     from rocketbed.client.admin import Admin
@@ -18,7 +19,7 @@ EXIT_NOT_SERVING = 1
 Info = dict[str, str]
 
 
-@click.group("failover")
+@click.group("failover", cls=CommandGroup)
 def failover() -> None:
     """Groups with failover: show the leader, hand the lead over, force a leader.
 

@@ -20,7 +20,7 @@ def judged_options(
             type=click.Path(file_okay=False, path_type=Path),
             default=Path(report),
             show_default=True,
-            callback=_made,
+            callback=_make_directory,
             help=report_help,
         )(command)
         command = click.option(
@@ -33,7 +33,7 @@ def judged_options(
     return decorate
 
 
-def _made(ctx: click.Context, param: click.Parameter, report: Path) -> Path:
+def _make_directory(ctx: click.Context, param: click.Parameter, report: Path) -> Path:
     """Make the directory, so that a run does not end without a place for its report."""
     try:
         report.mkdir(parents=True, exist_ok=True)

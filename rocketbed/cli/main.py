@@ -5,15 +5,18 @@ between.
 """
 
 import importlib
+import shutil
 import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 import click
 
 from rocketbed import __version__
+from rocketbed.cli.examples import EXAMPLES
 
 EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 64
@@ -37,7 +40,29 @@ COMMANDS: Final[dict[str, str]] = {
 """Command name -> `module:object`."""
 
 
-class LazyGroup(click.Group):
+class CommandGroup(click.Group):
+    """A group that suggests commands for a mistyped one, and shows an example in a command's
+    help."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and its arguments. Raises `click.UsageError`."""
+        name, names = args[0], self.list_commands(ctx)
+        if name not in names and not name.startswith("-") and not ctx.resilient_parsing:
+            near = get_close_matches(name, names)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"expected {', '.join(names)}"
+            raise click.UsageError(f"No such command {name!r}: {hint}", ctx)
+        resolved, command, rest = super().resolve_command(ctx, args)
+        if command is not None and command.epilog is None:
+            path = f"{ctx.command_path} {resolved}"
+            example = EXAMPLES.get(path.removeprefix("rocketbed "))
+            if example is not None:
+                command.epilog = f"\b\nExample:\n  {path} {example}"
+        return resolved, command, rest
+
+
+class LazyGroup(CommandGroup):
     """A group that imports a command when it is called, or when the help lists it."""
 
     commands_by_name: Mapping[str, str] = COMMANDS
@@ -77,9 +102,10 @@ class ExtraGroup(LazyGroup):
 
 @dataclass
 class Debug:
-    """Whether `--debug` was given."""
+    """Choice of `--debug`."""
 
     is_on: bool = False
+    """True if the traceback of an error is printed."""
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,7 +125,13 @@ def main(arguments: list[str] | None = None) -> int:
     """
     debug = Debug()
     try:
-        result = cli.main(args=arguments, prog_name="rocketbed", standalone_mode=False, obj=debug)
+        result = cli.main(
+            args=arguments,
+            prog_name="rocketbed",
+            standalone_mode=False,
+            obj=debug,
+            max_content_width=shutil.get_terminal_size().columns,
+        )
     except click.UsageError as exc:
         exc.show()
         return EXIT_USAGE

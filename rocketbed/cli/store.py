@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from rocketbed.cli.client import Moment, body_text, time_text
+from rocketbed.cli.main import CommandGroup
 
 if TYPE_CHECKING:
     from rocketbed.inspect import RebuildReport, StoreDirectory
@@ -57,7 +58,7 @@ def _store_options(command: Command) -> Command:
     return command
 
 
-@click.group("store", help="Inspect, check, rebuild and heal store directories.")
+@click.group("store", cls=CommandGroup, help="Inspect, check, rebuild and heal store directories.")
 def store() -> None:
     """Group of all store commands."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rocketbed.cli.client import json_option, nameserver_option, show, show_json, table, with_admin
+from rocketbed.cli.main import CommandGroup
 
 if TYPE_CHECKING:
     from rocketbed.client.admin import Admin
@@ -29,7 +30,7 @@ queues are being written."""
 PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 
 
-@click.group("topic")
+@click.group("topic", cls=CommandGroup)
 def topic() -> None:
     """Create, update, list and delete topics."""
 

@@ -17,6 +17,7 @@ import click
 from rocketbed.cli.client import json_option, run, show, show_json
 from rocketbed.cli.cluster.display import status_json, status_lines
 from rocketbed.cli.cluster.watch import watch
+from rocketbed.cli.main import CommandGroup
 
 if TYPE_CHECKING:
     from rocketbed.cli.cluster.display import Groups
@@ -37,7 +38,7 @@ _directory_option = click.option(
 )
 
 
-@click.group("cluster")
+@click.group("cluster", cls=CommandGroup)
 def cluster() -> None:
     """Run a local cluster: nameserver, master, slaves."""
 

@@ -1,0 +1,48 @@
+"""An example for each command, which its help shows. A test parses them all."""
+
+from collections.abc import Mapping
+from typing import Final
+
+EXAMPLES: Final[Mapping[str, str]] = {
+    "chaos doctor": "--strict",
+    "chaos list": "--faults",
+    "chaos replay": "out/chaos/failover-7.rbx",
+    "chaos run": "failover --backend process --seed 7",
+    "cluster down": "--dir /tmp/bed",
+    "cluster force-leader": "node-2 --accept-loss --dir /tmp/bed",
+    "cluster handover": "node-2 --dir /tmp/bed",
+    "cluster promote": "slave-1 --dir /tmp/bed",
+    "cluster status": "--dir /tmp/bed --watch",
+    "cluster up": "--dir /tmp/bed --slaves 2 --flush sync",
+    "cluster watch": "--dir /tmp/bed",
+    "demo": "--flush sync --seconds 20",
+    "failover force-leader": "broker-a 2 --accept-loss",
+    "failover handover": "broker-a --to 2",
+    "failover status": "-n 127.0.0.1:9876 --json",
+    "health": "127.0.0.1:10911",
+    "nameserver": "--set listenPort=9876 --set rbRegister=register.db",
+    "node": "-c broker.conf --set storePathRootDir=/tmp/store",
+    "pipeline audit": "--store store --out audit",
+    "pipeline campaign": "failover --seeds 1000 --out campaign",
+    "pipeline export": "--store store --topic Orders --out orders",
+    "pipeline rebuild": "--store store --out rebuilt",
+    "pipeline replay": "--store store --topic Orders --target 127.0.0.1:9876",
+    "pipeline retention": "--store store --hours 48",
+    "pipeline stats": "--store store --out stats",
+    "pipeline tail": "--endpoints 127.0.0.1:9876 --topic Orders",
+    "pipeline verify": "--run out/chaos/failover-7",
+    "pull": "-t Orders --from 2026-01-31T12:00:00Z --follow",
+    "query": "-t Orders --key 4711",
+    "send": "-t Orders --body hello --key 4711 --tag new",
+    "store dump": "store --topic Orders --limit 10 --body",
+    "store fsck": "store",
+    "store heal": "store --from replica:10912",
+    "store ls": "store",
+    "store rebuild": "store --in-place",
+    "topic create": "Orders --queues 8",
+    "topic delete": "Orders",
+    "topic list": "--all",
+    "topic route": "Orders",
+    "topic update": "Orders --queues 16 --perm rw",
+}
+"""Command -> what follows it."""
