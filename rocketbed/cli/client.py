@@ -19,8 +19,12 @@ from rocketbed.client.errors import BadMessage, NoNameserver
 
 if TYPE_CHECKING:
     from rocketbed.client.admin import Admin
+    from rocketbed.client.group_status import GroupStatus
     from rocketbed.client.messages import Received
     from rocketbed.wire.bodies import MessageQueue
+
+    Groups = dict[str, GroupStatus | str]
+    """Status of groups with failover by broker name; a text is the reason why it is unknown."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -120,6 +124,17 @@ def show(lines: Iterable[str]) -> bool:
 def show_json(value: object) -> bool:
     """Print a JSON value on a line; as `show`."""
     return show([json.dumps(value, ensure_ascii=False)])
+
+
+def group_rows(groups: Groups) -> list[dict[str, object]]:
+    """Return groups with failover as JSON, with the same form in every command. `error` is the
+    reason why a group's state is unknown, else null."""
+    return [
+        {"brokerName": name, "error": group}
+        if isinstance(group, str)
+        else {"brokerName": name, "error": None, **group.as_json()}
+        for name, group in groups.items()
+    ]
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import trio
 
-from rocketbed.cli.client import json_option, nameserver_option, show, show_json, table, with_admin
+from rocketbed.cli.client import (
+    group_rows,
+    json_option,
+    nameserver_option,
+    show,
+    show_json,
+    table,
+    with_admin,
+)
 from rocketbed.cli.main import CommandGroup
 
 if TYPE_CHECKING:
@@ -61,11 +69,10 @@ def status(nameservers: str, as_json: bool) -> int:
     }
     damaged = {name: found["damaged"] for name, found in groups.items() if "damaged" in found}
     if as_json:
-        rows = {
-            name: {**group.as_json(), "replicas": _rows(group, infos)}
-            for name, group in readable.items()
-        }
-        show_json({"groups": rows, "groupErrors": damaged})
+        rows = group_rows({**readable, **damaged})
+        for row, group in zip(rows, readable.values(), strict=False):
+            row["replicas"] = _rows(group, infos)
+        show_json({"groups": rows})
     else:
         lines = [line for name, group in readable.items() for line in _lines(name, group, infos)]
         lines += [f"{name}: the group's state is unknown: {text}" for name, text in damaged.items()]

@@ -155,7 +155,7 @@ def test_a_cluster_with_failover_by_one_command(daemon: Daemon, tmp_path: Path) 
     def group() -> dict[str, Any]:
         status = rocketbed("cluster", "status", "--json", *place)
         assert status.returncode == 0, status.stdout
-        group_read: dict[str, Any] = json.loads(status.stdout)["group"]
+        group_read: dict[str, Any] = json.loads(status.stdout)["groups"][0]
         return group_read
 
     first = group()

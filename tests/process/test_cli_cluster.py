@@ -109,7 +109,9 @@ def test_up_send_pull_query_status_down(shell: Shell) -> None:
     route = json.loads(shell.client("topic route", "Orders", "--json"))
     assert list(route["brokerDatas"][0]["brokerAddrs"]) == ["0", "1"]
 
-    states = json.loads(shell.cluster("status", "--json"))
+    status = json.loads(shell.cluster("status", "--json"))
+    assert status["groups"] == []
+    states = status["members"]
     assert [row["state"] for row in states] == ["serving"] * 3
     assert states[1]["maxOffset"] == states[2]["maxOffset"] > 0
     assert shell.cluster("down").count("stopped") == 3

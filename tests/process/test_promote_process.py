@@ -357,7 +357,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         output = capsys.readouterr().out
         assert "slave-1 is now the master, master is its slave" in output
         assert main(["cluster", "status", "--json", *words]) == 0
-        rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+        rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["members"]}
         assert (rows["slave-1"]["role"], rows["slave-1"]["brokerId"]) == ("master", 0)
         assert (rows["master"]["role"], rows["master"]["state"]) == ("slave", "serving")
         assert main(["cluster", "promote", "slave-1", *words]) == 1

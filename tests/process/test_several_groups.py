@@ -43,7 +43,7 @@ def test_two_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out.startswith("epoch 2: b-node-")
         main(["cluster", "status", "--json", *words])
         groups = json.loads(capsys.readouterr().out)["groups"]
-        assert {name: group["epoch"] for name, group in groups.items()} == {
+        assert {group["brokerName"]: group["epoch"] for group in groups} == {
             "broker-a": 2,
             "broker-b": 2,
         }
@@ -58,8 +58,9 @@ def without_a_directory(nameserver: str, capsys: pytest.CaptureFixture[str]) -> 
     server = ["-n", nameserver]
     assert main(["failover", "status", "--json", *server]) == 0
     status = json.loads(capsys.readouterr().out)
-    assert status["groupErrors"] == {}
-    group = status["groups"]["broker-a"]
+    assert [group["error"] for group in status["groups"]] == [None, None]
+    group = status["groups"][0]
+    assert group["brokerName"] == "broker-a"
     (leader,) = (row for row in group["replicas"] if row["state"] == "leads")
     assert (leader["replica"], leader["lag"]) == (group["leader"], 0)
     assert leader["confirmedOffset"] is not None

@@ -120,8 +120,8 @@ def test_unknown_group_state_has_a_reason(
     ]
     assert main([*arguments, "--json"]) == 1
     output = json.loads(capsys.readouterr().out)
-    assert output["group"] is None
-    assert output["groupError"] == "127.0.0.1:9876 did not answer: refused"
+    error = "127.0.0.1:9876 did not answer: refused"
+    assert output["groups"] == [{"brokerName": "broker-a", "error": error}]
     assert [row["state"] for row in output["members"]] == ["serving"]
 
 
@@ -160,9 +160,9 @@ def test_each_of_several_groups_has_its_own_lines(
     assert main([*arguments, "--json"]) == 1
     output = json.loads(capsys.readouterr().out)
     assert [row["brokerName"] for row in output["members"]] == [None, "broker-a", "broker-b"]
-    assert output["groups"]["broker-a"]["epoch"] == 3
-    assert output["groups"]["broker-b"] is None
-    assert output["groupErrors"] == {"broker-b": "it is damaged"}
+    first, second = output["groups"]
+    assert (first["brokerName"], first["error"], first["epoch"]) == ("broker-a", None, 3)
+    assert second == {"brokerName": "broker-b", "error": "it is damaged"}
 
 
 def test_the_command_shows_it(
@@ -187,7 +187,7 @@ def test_the_command_shows_it(
     assert [line.partition(":")[0] for line in lines[3:]] == ["master", "master"]
     assert "damage in the log" in lines[3]
     assert main([*arguments, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["members"]
     assert rows[0]["remarks"] == member(damaged).remarks
     assert rows[0]["scrubbedTo"] == rows[0]["maxOffset"]
     assert rows[1]["remarks"] == []

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketbed.cli.client import table
+from rocketbed.cli.client import group_rows, table
 
 if TYPE_CHECKING:
-    from rocketbed.client.group_status import GroupStatus
+    from rocketbed.cli.client import Groups
     from rocketbed.cluster.status import MemberStatus
 
-    Groups = dict[str, GroupStatus | str]
-    """Status by broker name; a text is the reason why it is unknown."""
 
-
-def status_json(rows: list[MemberStatus], groups: Groups) -> object:
-    """Return the value for `--json`. For one group without failover it is a list of the members."""
-    members = [row.as_row() for row in rows]
-    errors = {name: group for name, group in groups.items() if isinstance(group, str)}
-    statuses = {
-        name: None if isinstance(group, str) else group.as_json() for name, group in groups.items()
-    }
-    if not _is_one(rows):
-        for row, member in zip(rows, members, strict=True):
-            member["brokerName"] = row.member.broker if row.member.is_node else None
-        several = {"members": members, "groups": statuses}
-        return {**several, "groupErrors": errors} if errors else several
-    if not statuses:
-        return members
-    (name, status), *_ = statuses.items()
-    single = {"members": members, "group": status}
-    return {**single, "groupError": errors[name]} if errors else single
+def status_json(rows: list[MemberStatus], groups: Groups) -> dict[str, object]:
+    """Return the value for `--json`: members, and groups with failover."""
+    members = [
+        {**row.as_row(), "brokerName": row.member.broker if row.member.is_node else None}
+        for row in rows
+    ]
+    return {"members": members, "groups": group_rows(groups)}
 
 
 def status_lines(rows: list[MemberStatus], groups: Groups | None = None) -> list[str]:

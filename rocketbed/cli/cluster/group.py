@@ -20,7 +20,7 @@ from rocketbed.cli.cluster.watch import watch
 from rocketbed.cli.main import CommandGroup
 
 if TYPE_CHECKING:
-    from rocketbed.cli.cluster.display import Groups
+    from rocketbed.cli.client import Groups
     from rocketbed.cluster.status import MemberStatus
 
 DEFAULT_DIRECTORY: Final = "rocketbed-cluster"
