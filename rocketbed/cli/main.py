@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, str]] = {
     "demo": "rocketbed.cli.demo:demo",
     "cluster": "rocketbed.cli.cluster.group:cluster",
     "failover": "rocketbed.cli.failover:failover",
+    "group": "rocketbed.cli.group:group",
     "health": "rocketbed.cli.health:health",
     "nameserver": "rocketbed.cli.nameserver:nameserver",
     "node": "rocketbed.cli.node:node",

@@ -45,16 +45,21 @@ class Start:
     time_ms: int | None = None
 
 
-class _From(click.ParamType[Start]):
+class StartType(click.ParamType[Start]):
+    """One of some words, a queue offset, or a date and time."""
+
     name = "start"
+
+    def __init__(self, words: tuple[str, ...] = WORDS) -> None:
+        self._words = words
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Start:
-        """Parse `first`, `last`, `committed`, a queue offset, or a date and time."""
+        """Return the parsed position."""
         if isinstance(value, Start):
             return value
-        if value in WORDS:
+        if value in self._words:
             return Start(word=value)
         if value.isdigit():
             if int(value) > OFFSET_MAX:
@@ -63,7 +68,7 @@ class _From(click.ParamType[Start]):
         time_ms = moment(value)
         if time_ms is None:
             self.fail(
-                f"{value!r} must be {', '.join(WORDS)}, a queue offset, or a date and time",
+                f"{value!r} must be {', '.join(self._words)}, a queue offset, or a date and time",
                 param,
                 ctx,
             )
@@ -77,7 +82,7 @@ class _From(click.ParamType[Start]):
 @click.option(
     "--from",
     "start",
-    type=_From(),
+    type=StartType(),
     metavar="first|last|committed|OFFSET|TIME",
     help="Where to start: the first message (default), the end, the group's committed offset, a"
     " queue offset, or a date and time.",

@@ -53,7 +53,7 @@ class MissingLibrary(ClientError):
 
 
 class NotFound(ClientError):
-    """No such message."""
+    """No such message, or no such group."""
 
     response_code: ClassVar[int] = ResponseCode.QUERY_NOT_FOUND
 

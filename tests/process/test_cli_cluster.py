@@ -1,5 +1,6 @@
 """The commands a user types, against a cluster of real processes: output and exit codes."""
 
+import io
 import json
 import signal
 import subprocess
@@ -118,6 +119,50 @@ def test_up_send_pull_query_status_down(shell: Shell) -> None:
     assert shell.cluster("status", code=1).count("down") == 3
     shell.client("send", "-t", "Orders", "--body", "x", "--timeout", "1", code=1)
     assert shell.cluster("down") == "no member was running\n"
+
+
+def test_group_list_lag_and_reset(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    up(shell, "--slaves", "0")
+    shell.client("topic create", "Orders", "--queues", "2")
+    for body in ("a", "b", "c"):
+        shell.client("send", "-t", "Orders", "--body", body, "--queue", "0")
+    shell.client("send", "-t", "Orders", "--body", "d", "--queue", "1")
+    shell.client("pull", "-t", "Orders", "--group", "readers", "--queue", "0", "--commit")
+    shell.client("send", "-t", "Orders", "--body", "e", "--queue", "0")
+
+    groups = json.loads(shell.client("group list", "--json"))
+    assert {"group": "readers", "topics": ["Orders"]} in groups
+    assert "TOOLS_CONSUMER" not in [row["group"] for row in groups]
+    assert "TOOLS_CONSUMER" in shell.client("group list", "--all")
+
+    lag = json.loads(shell.client("group lag", "readers", "--json"))
+    rows = [(row["queueId"], row["end"], row["position"], row["lag"]) for row in lag["queues"]]
+    assert rows == [(0, 4, 3, 1), (1, 1, None, None)]
+    assert lag["queues"][0]["lastConsumedTimestamp"] > 0
+    assert lag["lag"] == 1
+    lines = shell.client("group lag", "readers").splitlines()
+    assert lines[0].split() == ["topic", "queue", "end", "position", "lag", "age"]
+    assert lines[1].split()[:5] == ["Orders", "broker-a/0", "4", "3", "1"]
+    assert lines[-1] == "total lag 1"
+    assert "no broker knows group nobody" in (
+        shell.client("group lag", "nobody", code=1) + shell.errors
+    )
+
+    reset = ("group reset", "readers", "-t", "Orders")
+    output = shell.client(*reset, "--to", "first", "--dry-run")
+    assert output.splitlines()[1].split() == ["broker-a/0", "3", "0"]
+    assert "nothing was changed" in output
+    shell.client(*reset, "--to", "first", "--json", code=64)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    shell.client(*reset, "--to", "first", code=130)
+    assert json.loads(shell.client("group lag", "readers", "--json"))["lag"] == 1
+    for position, expected in (("first", (0, 0)), ("last", (4, 1)), ("2", (2, 1))):
+        shell.client(*reset, "--to", position, "--yes")
+        rows = json.loads(shell.client("group lag", "readers", "--json"))["queues"]
+        assert tuple(row["position"] for row in rows) == expected
+    done = shell.client(*reset, "--to", "2020-01-01T00:00:00Z", "--yes", "--json")
+    assert json.loads(done)["changed"]
+    assert json.loads(shell.client("group lag", "readers", "--json"))["lag"] == 5
 
 
 def test_cluster_keeps_its_data_until_removed(shell: Shell) -> None:
