@@ -20,7 +20,7 @@ def judged_options(
             type=click.Path(file_okay=False, path_type=Path),
             default=Path(report),
             show_default=True,
-            callback=_make_directory,
+            callback=_check_directory,
             help=report_help,
         )(command)
         command = click.option(
@@ -33,10 +33,14 @@ def judged_options(
     return decorate
 
 
-def _make_directory(ctx: click.Context, param: click.Parameter, report: Path) -> Path:
-    """Make the directory, so that a run does not end without a place for its report."""
+def _check_directory(ctx: click.Context, param: click.Parameter, report: Path) -> Path:
+    """Try to make the directory, so that a run does not end without a place for its report. What
+    was made is removed again, as other options may be refused yet."""
+    absent = [place for place in (report, *report.parents) if not place.exists()]
     try:
         report.mkdir(parents=True, exist_ok=True)
+        for place in absent:
+            place.rmdir()
     except OSError as exc:
         raise click.BadParameter(
             f"{exc.filename} cannot be made: {exc.strerror}: choose another directory", ctx, param
