@@ -160,6 +160,8 @@ class Conductor:
         """Length of the fault phase in seconds, once it is over."""
         self.zero_ns = backend.now_ns()
         """Backend time at which the load began."""
+        self._told_s = 0.0
+        """Moment of the last line."""
 
     async def run(self, directory: Path) -> RunRecord:
         """Go through all phases and write the results into the directory. Raises `HostError`.
@@ -175,6 +177,12 @@ class Conductor:
             self.schedule.skipped += missing
             await self._collect(directory)
             return self.record
+        kind = "simulated" if self.backend.name == "sim" else "real"
+        seconds = self.plan.faults_s + self.plan.recovery_s
+        self._company.say(
+            f"{self.plan.name}, seed {self.plan.seed}: about {seconds:.0f} {kind} seconds;"
+            f" the times below are {kind}"
+        )
         async with trio.open_nursery() as nursery:
             self.actions.nursery = nursery
             if self._company.attendant is not None:
@@ -210,7 +218,13 @@ class Conductor:
         self._tell(phase)
 
     def _tell(self, line: str, moment: float | None = None) -> None:
-        self._company.say(f"{self.now_s() if moment is None else moment:7.2f} s  {line}")
+        """Say what happened at a moment, by default now. What began before the last line's moment
+        is dated now, so that the lines are in order."""
+        if moment is not None and moment < self._told_s:
+            line = f"{line} (begun at {moment:.2f} s)"
+            moment = None
+        self._told_s = self.now_s() if moment is None else moment
+        self._company.say(f"{self._told_s:7.2f} s  {line}")
 
     # --- phases
 

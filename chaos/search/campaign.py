@@ -26,6 +26,7 @@ from rocketbed.chaos.search.corpus import Corpus
 from rocketbed.chaos.search.crashpoints import crash_event, crash_points
 from rocketbed.chaos.search.determinism import DeterminismError, difference
 from rocketbed.chaos.search.failures import is_full
+from rocketbed.chaos.search.progress import Progress
 from rocketbed.chaos.search.replay import Replay, save_replay
 from rocketbed.chaos.search.runner import Options, Outcome, Say, run_many
 from rocketbed.chaos.search.shrink import Budget, shrink
@@ -85,6 +86,7 @@ class Campaign:
     """Number of points that no plan of the corpus had reached before."""
     not_repeatable: list[str] = field(default_factory=list)
     simulated_s: float = 0.0
+    real_s: float = 0.0
     exit_code: int = 0
 
     def add_exit(self, code: int) -> None:
@@ -142,6 +144,11 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
         clear_place(place)
         return place
 
+    crash_runs = campaign.crash_points.sample if campaign.crash_points else 1
+    total = len(campaign.seeds) * crash_runs
+    if not single:
+        say(f"{total} runs of {family.name}, {campaign.jobs} at a time")
+    progress = Progress(total, say)
     run_options = options if single else replace(options, say=None)
     outcomes = run_many(plans, run_options, jobs=campaign.jobs, keep=place_of)
     with closing(outcomes):
@@ -149,6 +156,8 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
             if corpus is not None:
                 result.new_points += len(corpus.add(outcome))
             _handle_outcome(result, campaign, outcome, say, single=single)
+            progress.add()
+    result.real_s = progress.elapsed_s
     if options.backend == "sim" and campaign.check_share > 0:
         interval = max(1, round(1 / campaign.check_share))
         for outcome in result.outcomes[interval - 1 :: interval]:
@@ -256,9 +265,14 @@ def _line(outcome: Outcome) -> str:
     counts = outcome.facts.get("counts", {})
     findings = f"  {', '.join(outcome.finding_ids)}" if outcome.finding_ids else ""
     error = f"  {outcome.error.strip().splitlines()[-1]}" if outcome.error else ""
+    lasted = (
+        f"{outcome.simulated_s:.0f} simulated s"
+        if outcome.simulated_s
+        else f"{outcome.wall_s:.0f} real s"
+    )
     return (
         f"{_title(outcome.plan)}: {outcome.verdict}{findings}  ({counts.get('ok', 0)} ok,"
-        f" {outcome.simulated_s or outcome.wall_s:.0f} s{error})"
+        f" {lasted}{error})"
     )
 
 

@@ -17,6 +17,7 @@ from rocketbed.chaos.search.campaign import (
     CrashPoints,
     run_campaign,
 )
+from rocketbed.chaos.search.progress import duration
 from rocketbed.chaos.search.runner import Options
 from rocketbed.chaos.search.unreached import unreached
 from rocketbed.cli.chaos.common import (
@@ -206,7 +207,8 @@ def tell(result: Campaign, say: Callable[[str], None], *, explain: bool = False)
                 say(f"report: {outcome.directory / 'index.html'}")
     else:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
-        say(f"{len(result.outcomes)} runs, {result.simulated_s:.0f} simulated seconds: {counts}")
+        simulated = f"{result.simulated_s:.0f} simulated seconds in " if result.simulated_s else ""
+        say(f"{len(result.outcomes)} runs, {simulated}{duration(result.real_s)}: {counts}")
         if result.never_ran:
             say(f"checks that ran in none of them: {', '.join(result.never_ran)}")
     if result.new_points:

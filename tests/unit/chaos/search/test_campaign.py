@@ -70,6 +70,18 @@ def test_failing_seed_is_kept_and_replayable(tmp_path: Path) -> None:
     assert any(line.startswith(f"seed {MISSED}: stalled  progress") for line in lines)
 
 
+def test_many_runs_say_how_many_and_how_long(tmp_path: Path) -> None:
+    lines: list[str] = []
+    options = CampaignOptions(options=Options(instead=lambda: "digest"), seeds=(1, 3), jobs=1)
+    result = run_campaign(FAMILY, options, lines.append)
+    assert lines[0] == "2 runs of small, 1 at a time"
+    assert lines[1].startswith("seed 1: pass  (0 ok, ")
+    assert lines[1].endswith(" real s)")
+    assert lines[2].startswith("1 of 2 runs done, about ")
+    assert lines[2].endswith(" of real time left")
+    assert result.real_s > 0
+
+
 def test_a_capability_that_is_missing_skips_the_whole(tmp_path: Path) -> None:
     family = Family(name="small", make=make, needs=("net.cut",))
     options = Options(backend="process", net="plain")
