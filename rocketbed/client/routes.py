@@ -147,6 +147,8 @@ class _Entry:
     """True if the route was reported wrong: query before the next use."""
     is_gone: bool = False
     """True if the topic may no longer exist."""
+    is_kept: bool = False
+    """True after a query without a new route; logged once, until there is one."""
 
 
 class Routes:
@@ -260,7 +262,13 @@ class Routes:
                 if old.is_gone:
                     del self._entries[topic]
                 raise
-            self._world.log.warning("client.route_kept", topic=topic, error=str(exc))
+            if not old.is_kept:
+                old.is_kept = True
+                is_away = isinstance(exc, NoRoute)
+                cause = f"every broker of topic {topic} is gone" if is_away else str(exc)
+                self._world.log.warning(
+                    "client.route_kept", topic=topic, error=f"{cause}; its last route is kept"
+                )
             old.held_until = trio.current_time() + WRONG_AGAIN_S
             return old.route
         self.has_nameserver = True

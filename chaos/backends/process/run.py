@@ -1,11 +1,12 @@
 """Run of a plan on real processes: from a seed to a run directory."""
 
 import errno
+import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -26,6 +27,8 @@ from rocketbed.host.janitor.record import Ledger
 ROOM_MIN: Final = 16 << 20
 """Bytes that have to be free: with less, nodes' disks would fail without a fault."""
 LOOK_S: Final = 0.25
+CLIENTS_LOG: Final = "clients.log"
+"""File of the run's directory with the log of the load's clients."""
 NODES: Final = "nodes"
 """Folder of the run's directory with configurations, logs and, for plain machines, stores."""
 
@@ -113,6 +116,7 @@ async def run(
     by_clock = ("clock.jump",) if wall_rate != 1 else ()
     capabilities = sorted({*plan.needs, *of_steps, *by_hand, *by_clock})
     with ExitStack() as stack:
+        stack.enter_context(clients_log(directory / CLIENTS_LOG))
         keeper = stack.enter_context(Ledger.begin())
         machines = {
             name: Machine(
@@ -152,6 +156,24 @@ async def run(
                 for machine in machines.values():
                     await machine.close()
                     shutil.rmtree(machine.store, ignore_errors=True)
+
+
+@contextmanager
+def clients_log(path: Path) -> Iterator[None]:
+    """Log what the load's clients say into a file: they live through faults, and their remarks
+    would stand between the lines of the run."""
+    logger = logging.getLogger("rocketbed.client")
+    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    passes_on = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.propagate = passes_on
+        logger.removeHandler(handler)
+        handler.close()
 
 
 def check_room(directory: Path) -> None:

@@ -179,6 +179,23 @@ def test_an_old_route_is_better_than_none() -> None:
     on_stage(scenario)
 
 
+def test_outage_is_logged_once_with_its_cause() -> None:
+    async def scenario(stage: Stage) -> None:
+        async with Session(stage.world, NAMESERVER) as session:
+            for _ in range(2):
+                stage.routes["T"] = route("a")
+                await session.routes.get("T", fresh=True)
+                del stage.routes["T"]  # as a nameserver does once no broker is left
+                for _ in range(3):
+                    await trio.sleep(1)
+                    session.routes.distrust("T")
+                    await session.routes.get("T")
+
+    lines = [line.fields for line in on_stage(scenario).log if line.event == "client.route_kept"]
+    error = "every broker of topic T is gone; its last route is kept"
+    assert [fields["error"] for fields in lines] == [error, error]
+
+
 def test_deleted_topic_has_no_route() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
