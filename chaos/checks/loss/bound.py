@@ -7,9 +7,11 @@ promoted node, to be without them. Under synchronous flush a power cut takes not
 acknowledged.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from rocketbed.chaos.checks import passes
 from rocketbed.chaos.checks.ends import ENDLESS, node_ends
@@ -27,6 +29,9 @@ from rocketbed.chaos.checks.loss.lineage import (
 from rocketbed.chaos.checks.result import Excuse
 from rocketbed.chaos.evidence.history import Outcome, Row
 from rocketbed.inspect.record import RECORD_SIZE_MIN
+
+NO_CAUSE: Final = "nothing that may take messages"
+"""Cause of a loss that no event of the run explains."""
 
 
 @dataclass(slots=True)
@@ -62,7 +67,8 @@ class Loss:
     kept_ns: int | None = None
     """Result of `_kept_until_ns`; None until it is computed."""
     outside: list[Attempt] = field(default_factory=list)
-    """Acknowledged messages that are missing although a later one of that time is stored."""
+    """Acknowledged messages that are missing although the promise forbids it, or although a later
+    one of that time is stored."""
 
     @property
     def text(self) -> str:
@@ -88,6 +94,8 @@ class Losses:
         """Acknowledged messages that are in no final log."""
         self.unexcused: list[Attempt] = []
         """Those of them that nothing excuses."""
+        self.other_losses: dict[str, list[Attempt]] = defaultdict(list)
+        """Missing acknowledged messages that no loss point took, by their cause."""
         self.excuses: dict[int, Excuse] = {}
         """Excuses of values that are in no final log."""
         self._judge()
@@ -225,6 +233,7 @@ class Losses:
     def _judge(self) -> None:
         evidence = self._evidence
         absent = passes.missing(self.attempts.values, evidence.stored.values)
+        forbidden: list[Attempt] = []
         for number in absent:
             message = self.attempts[number]
             loss = self._explain(message)
@@ -237,13 +246,42 @@ class Losses:
                 self.missing.append(message)
                 if excuse is None:
                     self.unexcused.append(message)
+                    forbidden.append(message)
+                elif loss is None:
+                    self.other_losses[excuse.cause].append(message)
             if loss is not None and message.acknowledged:
-                loss.lost.append(message)
-                held = loss.point.held_by_others.values()
-                loss.unclean += any((message.end or 0) <= end for end in held)
+                self._add_lost(loss, message)
         for loss in self.loss_points:
             self._count_allowed(loss)
             self._check_order(loss, set(absent))
+        for message in forbidden:
+            loss = self._taker(message)
+            if loss is None:
+                self.other_losses[NO_CAUSE].append(message)
+            else:
+                self._add_lost(loss, message)
+                loss.outside.append(message)
+
+    def _taker(self, message: Attempt) -> Loss | None:
+        """Return the loss point that took a message against the promise: the first after it that
+        took the place where it was, else the first after it."""
+        later = [
+            loss
+            for loss in self.loss_points
+            if message.group in (loss.lineage.group, -1)
+            and message.invoked_ns < loss.point.change.time_ns
+        ]
+        end = ENDLESS if message.end is None else message.end
+        return next(
+            (loss for loss in later if loss.point.threshold is None or end > loss.point.threshold),
+            later[0] if later else None,
+        )
+
+    @staticmethod
+    def _add_lost(loss: Loss, message: Attempt) -> None:
+        loss.lost.append(message)
+        held = loss.point.held_by_others.values()
+        loss.unclean += any((message.end or 0) <= end for end in held)
 
     def split(self, message: Attempt) -> Excuse | None:
         """Return the second master that may have taken a message, and lost it when it was

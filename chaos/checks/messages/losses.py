@@ -4,7 +4,7 @@ from typing import Any
 
 from rocketbed.chaos.checks.check import Case, Findings, NotRun, check
 from rocketbed.chaos.checks.evidence import Evidence
-from rocketbed.chaos.checks.loss.bound import Attempt, Loss, Losses
+from rocketbed.chaos.checks.loss.bound import NO_CAUSE, Attempt, Loss, Losses
 from rocketbed.chaos.checks.result import Example
 
 
@@ -48,8 +48,31 @@ def allowed_loss(case: Case, findings: Findings) -> int:
 
 
 def bound_rows(evidence: Evidence, losses: Losses) -> list[dict[str, Any]]:
-    """Return bound and actual loss at every loss point, as JSON fields with a sentence each."""
-    return [_bound_row(evidence, loss) for loss in losses.loss_points]
+    """Return bound and actual loss at every loss point, and losses without one, as JSON fields with
+    a sentence each. All missing acknowledged messages are in one of the rows."""
+    rows = [_bound_row(evidence, loss) for loss in losses.loss_points]
+    for event, messages in losses.other_losses.items():
+        size = sum(message.size for message in messages)
+        outside = len(messages) if event == NO_CAUSE else 0
+        rows.append(
+            {
+                "time_ns": min(message.returned_ns for message in messages),
+                "event": event,
+                "group": evidence.group_names[messages[0].group],
+                "node": "",
+                "written": None,
+                "durable": None,
+                "above_offset": None,
+                "allowed_messages": len(messages) - outside,
+                "allowed_bytes": 0 if outside else size,
+                "lost": len(messages),
+                "lost_bytes": size,
+                "unclean_loss": 0,
+                "outside": outside,
+                "text": f"{event}: lost {len(messages)}, outside bound {outside}",
+            }
+        )
+    return rows
 
 
 def _bound_row(evidence: Evidence, loss: Loss) -> dict[str, Any]:

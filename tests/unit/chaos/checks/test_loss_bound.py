@@ -221,7 +221,24 @@ def test_a_kill_takes_nothing(bound: Bound) -> None:
     bound.survive(COUNT - 1)
     judgement = bound.judge()
     assert {"lost-write", "loss-within-bound"} <= violated(judgement)
-    assert judgement.bounds == []
+    (row,) = judgement.bounds
+    assert row["event"] == "nothing that may take messages"
+    assert (row["allowed_messages"], row["lost"], row["outside"]) == (0, 1, 1)
+
+
+def test_table_has_the_loss_that_the_promise_forbids(bound: Bound) -> None:
+    """A power cut may take nothing under synchronous flush, so no bound explains what it took."""
+    bound.promise(flush="sync")
+    cut_master(bound, durable=20, kept_messages=18, others_hold=18)
+    judgement = bound.judge()
+    lost = results(judgement)["lost-write"].found
+    assert lost == COUNT - 18
+    assert [row["event"] for row in judgement.bounds] == [
+        "power cut of b1, which came back as master"
+    ]
+    assert [(row["lost"], row["outside"]) for row in judgement.bounds] == [(lost, lost)]
+    figures = results(judgement)["loss-within-bound"].figures
+    assert (figures["lost"], figures["outside"]) == (lost, lost)
 
 
 def test_a_slaves_power_cut_takes_nothing(bound: Bound) -> None:
