@@ -20,6 +20,7 @@ from rocketbed.chaos.checks.context import FaultSpan, Surroundings, outages
 from rocketbed.chaos.checks.evidence import Evidence, gather
 from rocketbed.chaos.checks.liveness.service import UNASKED
 from rocketbed.chaos.checks.messages.losses import bound_rows
+from rocketbed.chaos.checks.pauses import Pauses, pauses
 from rocketbed.chaos.checks.registry import CHECK_IDS, CHECKS, WAITING
 from rocketbed.chaos.checks.result import (
     CheckResult,
@@ -87,6 +88,7 @@ class Judgement:
     """Steps with the times in which they were in force."""
     rto: list[dict[str, Any]] = field(default_factory=list)
     """For each step the time until the next acknowledgement of a send that began after it."""
+    pauses: Pauses = field(default_factory=Pauses)
     error: str = ""
     """Reason why the run could not be judged at all."""
 
@@ -170,6 +172,7 @@ class Judgement:
             "bounds": self.bounds,
             "faults": [asdict(fault) for fault in self.faults],
             "rto": self.rto,
+            "pauses": asdict(self.pauses),
             "checks": [result.as_row() for result in self.results],
             "waiting": WAITING,
             "skipped": record.skipped if record else [],
@@ -280,6 +283,7 @@ def _judge(
         surroundings.enrich(results)
         judgement.faults = surroundings.faults
         judgement.rto = outages(evidence, judgement.faults)
+        judgement.pauses = pauses(evidence, judgement.faults, judgement.rto)
     except Exception as error:
         results.append(not_run("report", "rows", f"it failed: {error!r} at {_line_of(error)}"))
     return judgement

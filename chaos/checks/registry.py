@@ -141,3 +141,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 CHECK_IDS: Final = tuple(id_ for check in CHECKS for id_ in check.ids)
 """Ids of all checks, in the order of the report."""
+MEANINGS: Final = {
+    id_: meaning for check in CHECKS for id_, meaning in zip(check.ids, check.meanings, strict=True)
+}
+"""Check -> the sentence that holds if the check does."""

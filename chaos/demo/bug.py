@@ -10,8 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from rocketbed.chaos.checks.registry import MEANINGS
 from rocketbed.chaos.plan.plan import KIB, Background, Consumers, Plan, Producers, Shape
 from rocketbed.chaos.plan.step import parse_step
+from rocketbed.chaos.report.cause import roots
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.search.runner import Options, Outcome, Say, run_many, run_plan
 from rocketbed.chaos.search.shrink import Budget, shrink
@@ -59,7 +61,10 @@ def show(report: Path, say: Say, *, seed: int = 1, jobs: int = 2) -> Path | None
     if failing is None:
         say(f"{FINDING} was not found in {SEEDS_MAX} runs")
         return None
-    say(f"found by {FINDING} in seed {failing.plan.seed}; shrinking")
+    say(f"found by {FINDING} in seed {failing.plan.seed}. What its checks require:")
+    for name in failing.finding_ids:
+        say(f"    {name}: {MEANINGS.get(name, 'a rule of this run')}")
+    say("shrinking")
     budget = Budget(SHRINK_RUNS, SHRINK_S)
     shrunk = shrink(failing, options, finding=FINDING, jobs=jobs, budget=budget)
     say(f"{shrunk.steps_before} steps became {shrunk.steps_after} in {shrunk.runs} runs:")
@@ -70,6 +75,8 @@ def show(report: Path, say: Say, *, seed: int = 1, jobs: int = 2) -> Path | None
     small = run_plan(shrunk.plan, options, directory=directory)
     if small.judgement is None or small.record is None:
         return None
+    for root in roots(small.judgement, small.record, None):
+        say(f"{root.sentence} ({', '.join(result.id for result in root.results)})")
     command = f"rocketbed demo --bug --seed {failing.plan.seed}"
     return write_report(directory, small.judgement, small.record, repeat_command=command)
 

@@ -154,7 +154,6 @@ def run_demo(
     judgement = judge_run(directory)
     aims = aim_checks(read_history(directory / HISTORY_FILE), record)
     judgement.results += aims
-    say(f"failover: {aims[-1].note or 'none was seen'}")
     if guest is not None:
         judgement.results.append(guest.check())
     if second_judge is not None:

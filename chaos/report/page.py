@@ -20,6 +20,7 @@ from rocketbed.chaos.report.text import (
     excuse_texts,
     faults_text,
     loss_text,
+    pause_texts,
     promise_text,
     run_command,
 )
@@ -64,6 +65,7 @@ def write_report(
         faults=faults_text(record),
         done=done_texts(record),
         loss=loss_text(judgement),
+        pauses=pause_texts(judgement, record),
         excuses=excuse_texts(judgement, record),
         roots=roots(judgement, record, _trace(directory / TRACE_FILE)),
         warnings=[result for result in judgement.findings if result.harmless],

@@ -53,10 +53,6 @@ class Story:
     """Time, and the lag of the slowest reader from then on, in messages."""
     outages: list[tuple[str, float, float]] = field(default_factory=list)
 
-    @property
-    def longest_outage_s(self) -> float:
-        return max((end - begin for _, begin, end in self.outages), default=0.0)
-
 
 def story_of(record: RunRecord, history: History) -> Story:
     """Combine a run's record and history."""

@@ -4,10 +4,11 @@ from collections import Counter
 from shlex import quote
 
 from rocketbed.chaos.checks.judgement import Judgement
+from rocketbed.chaos.checks.registry import MEANINGS
 from rocketbed.chaos.checks.result import Verdict
 from rocketbed.chaos.evidence.record import Promise, RunRecord
 from rocketbed.chaos.plan.step import parse_step
-from rocketbed.chaos.report.words import clock, failing
+from rocketbed.chaos.report.words import clock, failing, length
 
 EXAMPLES = 2
 """Number of findings of a check that are quoted."""
@@ -40,6 +41,28 @@ def done_texts(record: RunRecord) -> list[str]:
     """Return each step that was carried out, in order of time: `0:03.564 restart b1`."""
     steps = sorted(map(parse_step, record.steps), key=lambda step: step.at_s)
     return [f"{clock(step.at_s, 3)} {step.to_the_millisecond().action()}" for step in steps]
+
+
+def pause_texts(judgement: Judgement, record: RunRecord) -> list[str]:
+    """Return the longest time without a write, and how long each failover took."""
+    zero_ns, pauses = int(record.facts.get("zero_ns", 0)), judgement.pauses
+    texts = []
+    if pauses.longest_s:
+        begin_s = (pauses.begin_ns - zero_ns) / 1e9
+        texts.append(f"longest time without one {length(pauses.longest_s)}, at {clock(begin_s, 1)}")
+    for failover in pauses.failovers:
+        change = f"{failover.node} took over" + (
+            f" from {failover.former}" if failover.former else ""
+        )
+        took = (
+            "nothing was written again"
+            if failover.seconds is None
+            else f"{length(failover.seconds)} until the next write"
+        )
+        begin_s = (failover.begin_ns - zero_ns) / 1e9
+        action = parse_step(failover.step).to_the_millisecond().action()
+        texts.append(f"{change} after {clock(begin_s, 1)} {action}: {took}")
+    return texts
 
 
 def run_command(record: RunRecord) -> str:
@@ -80,7 +103,8 @@ def summary_text(judgement: Judgement, record: RunRecord, *, explain: bool = Fal
         software, mode = facts.get("software", facts["target"]), facts.get("mode", "classic")
         ran_on = f", {software} in {mode} mode"
     ran = [r for r in judgement.results if r.verdict in (Verdict.OK, Verdict.VIOLATED)]
-    held = sum(result.passed for result in ran)
+    held = sum(result.passed or result.harmless for result in ran)
+    violated = len(ran) - held
     reasons = _inapplicable(judgement)
     others = f", {sum(map(len, reasons.values()))} do not apply" if reasons else ""
     others += " (--explain says why)" if reasons and not explain else ""
@@ -96,7 +120,8 @@ def summary_text(judgement: Judgement, record: RunRecord, *, explain: bool = Fal
             else []
         ),
         f"loss:     {loss_text(judgement)}",
-        f"checks:   {held} of {len(ran)} held{others}",
+        *(f"writes:   {text}" for text in pause_texts(judgement, record)),
+        f"checks:   {held} held, {violated} violated{others}",
     ]
     if explain:
         lines += [f"  {', '.join(ids)}: {reason}" for reason, ids in reasons.items()]
@@ -105,6 +130,8 @@ def summary_text(judgement: Judgement, record: RunRecord, *, explain: bool = Fal
         kind = "  warning" if result.harmless else "  FINDING"
         extent = failing(result.found, result.examined, result.unit)
         lines.append(f"{kind} {result.id}: {extent}")
+        if result.id in MEANINGS:
+            lines.append(f"      required: {MEANINGS[result.id]}")
         lines += [f"      {text}" for text in result.findings[:EXAMPLES]]
     lines += [
         f"  did not run: {result.id}: {result.note}"

@@ -66,6 +66,26 @@ def test_time_to_the_next_acknowledgement(run: RunMaker) -> None:
     assert run.judge().rto[0]["rto_s"] == pytest.approx(0.014)
 
 
+def test_pauses_of_all_writes_and_of_each_failover(run: RunMaker) -> None:
+    run.strike(51_000_000, "b3", "pause", for_s=0.1)
+    run.strike(52_000_000, "b1", "kill", for_s=0.1)
+    run.strike(53_000_000, "b2", "pause", for_s=0.1)
+    run.event(54_000_000, "b2", "promote", former="b1")
+    judgement = run.judge()
+    (failover,) = judgement.pauses.failovers
+    assert (failover.node, failover.former, failover.step) == ("b2", "b1", "kill b1")
+    assert failover.seconds == judgement.rto[1]["rto_s"] == pytest.approx(0.013)
+    assert judgement.as_row()["pauses"]["failovers"][0]["seconds"] == failover.seconds
+
+
+def test_load_without_any_acknowledgement_is_one_pause(run: RunMaker) -> None:
+    last_ns = max(send.value for send in run.sends) * 10_000_000 + 5_000_000
+    run.record.recovery_ns = last_ns + 3 * SECOND
+    pauses = run.judge().pauses
+    assert pauses.longest_s == pytest.approx(3.0)
+    assert (pauses.begin_ns, pauses.failovers) == (last_ns, [])
+
+
 def test_crashes_and_stalls_of_the_record(run: RunMaker) -> None:
     run.record.stalls = [Stall(what="replicas-equal", subject="b", reason="b2 is behind")]
     assert str(run.judge().verdict) == "stalled"

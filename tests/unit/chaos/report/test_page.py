@@ -108,10 +108,21 @@ def test_passing_page_lists_promises_and_losses(
     assert "lost 0 of" in text
     assert 'class="cause"' not in text
     assert "<strong" not in text
+    facts = text[text.index('<dl class="facts">') : text.index("</dl>")]
+    assert "longest time without one " in facts
+    assert "b3 took over" in facts or "b2 took over" in facts
+    assert outcome.judgement is not None
+    assert outcome.record is not None
+    lines = summary_text(outcome.judgement, outcome.record).splitlines()
+    writes = [line.partition("   ")[2] for line in lines if line.startswith("writes:")]
+    assert writes
+    assert all(line in facts for line in writes)
+    (checks,) = [line for line in lines if line.startswith("checks:")]
+    assert re.fullmatch(r"checks:   \d+ held, 0 violated, \d+ do not apply .*", checks)
     assert f"--seed {outcome.plan.seed} --quick</code>" in text
     assert 'class="passed"><summary>' in text
     assert text.count("<svg") == 3 + 3
-    for step in outcome.record.steps if outcome.record else []:
+    for step in outcome.record.steps:
         assert parse_step(step).to_the_millisecond().action().replace(">", "&gt;") in text
     assert "0:02.000 kill b1 as k" in text
 
@@ -163,7 +174,8 @@ def test_the_console_ends_with_verdict_loss_and_findings(
     assert outcome.record is not None
     lines = summary_text(outcome.judgement, outcome.record).splitlines()
     assert lines[0].startswith("ANOMALY  page, seed 1, sim")
-    assert any(line.startswith("  FINDING acked-before-durable") for line in lines)
+    (place,) = [n for n, line in enumerate(lines) if "FINDING acked-before-durable" in line]
+    assert lines[place + 1].startswith("      required: The master and as many nodes as promised")
     assert any(line.startswith("loss:     allowed") for line in lines)
 
 
