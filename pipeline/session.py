@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rocketbed.host.extras import install_command
 from rocketbed.pipeline.errors import SparkMissing
 from rocketbed.pipeline.java import prepare_java
 
@@ -54,9 +55,9 @@ def build_session(
     try:
         from pyspark.sql import SparkSession
     except ImportError as exc:
-        raise SparkMissing("Spark is not installed: pip install 'rocketbed[spark]'") from exc
+        raise SparkMissing(f"Spark is not installed: {install_command('spark')}") from exc
     if remote and find_spec("grpc") is None:
-        raise SparkMissing("Spark Connect needs grpcio: pip install 'rocketbed[connect]'")
+        raise SparkMissing(f"Spark Connect needs grpcio: {install_command('connect')}")
     settings = DEFAULTS | dict(conf or {})
     is_local = master.startswith("local") and not remote
     if archive and not is_local:

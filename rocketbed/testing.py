@@ -189,8 +189,10 @@ def _plugin() -> Any:
     try:
         return importlib.import_module(_IMPLEMENTATION)
     except ModuleNotFoundError as error:
+        from rocketbed.host.extras import install_command
+
         raise _Unusable(
-            f"tests with a cluster need the testbed ({error}): pip install 'rocketbed[chaos]'"
+            f"tests with a cluster need the testbed ({error}): {install_command('chaos')}"
         ) from None
 
 

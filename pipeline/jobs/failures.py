@@ -12,6 +12,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
+from rocketbed.host.extras import install_command
 from rocketbed.pipeline.errors import EXIT_SPARK, PipelineError, SparkMissing, Unwritable
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -47,7 +48,7 @@ def explain(error: BaseException) -> PipelineError | None:
     if isinstance(error, PipelineError):
         return error
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in EXTRA:
-        return SparkMissing(f"{error.name} is not installed: pip install 'rocketbed[spark]'")
+        return SparkMissing(f"{error.name} is not installed: {install_command('spark')}")
     if isinstance(error, OSError) and error.errno in FULL:
         return Unwritable(error.filename or "an unnamed file", error)
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):

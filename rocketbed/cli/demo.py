@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from rocketbed.cli.errors import sentence
 from rocketbed.cli.judged import judged_options, verify_option
+from rocketbed.host.extras import install_command
 
 EXIT_HARNESS = 4
 BUG_OPTIONS = ("bug", "seed", "report")
@@ -82,9 +83,7 @@ def demo(
         from rocketbed.chaos.report.text import summary_text
         from rocketbed.chaos.search.failures import explain as describe
     except ModuleNotFoundError as exc:
-        raise click.UsageError(
-            f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
-        ) from exc
+        raise click.UsageError(f"the demo needs {exc.name}: {install_command('chaos')}") from exc
     from rocketbed.cli.interrupts import Interruptible
     from rocketbed.pipeline.agreement import second_judge
 
@@ -128,9 +127,7 @@ def _show_bug(seed: int, report: Path) -> int:
         from rocketbed.chaos.demo.bug import show
         from rocketbed.chaos.search.failures import explain as describe
     except ModuleNotFoundError as exc:
-        raise click.UsageError(
-            f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
-        ) from exc
+        raise click.UsageError(f"the demo needs {exc.name}: {install_command('chaos')}") from exc
     from rocketbed.cli.interrupts import Interruptible
 
     try:

@@ -93,11 +93,12 @@ class ExtraGroup(LazyGroup):
         try:
             return super().get_command(ctx, cmd_name)
         except ModuleNotFoundError as exc:
+            from rocketbed.host.extras import install_command
+
             if str(exc.name).partition(".")[0] == "rocketbed":
                 raise
             raise click.UsageError(
-                f"{self.name} {cmd_name} needs {exc.name}: install rocketbed with its extra,"
-                f" rocketbed[{self.extra}]"
+                f"{self.name} {cmd_name} needs {exc.name}: {install_command(self.extra)}"
             ) from exc
 
 

@@ -4,6 +4,7 @@ import zlib
 from typing import Final, Literal
 
 from rocketbed.client.errors import MissingLibrary
+from rocketbed.host.extras import install_command
 from rocketbed.wire.message import COMPRESSED
 
 Codec = Literal["zlib", "lz4", "zstd"]
@@ -48,4 +49,6 @@ def _pack(body: bytes, codec: Codec) -> bytes:
         assert isinstance(packed, bytes)
         return packed
     except ModuleNotFoundError as exc:
-        raise MissingLibrary(f"pip install 'rocketbed[{codec}]' to send with {codec}") from exc
+        raise MissingLibrary(
+            f"sending with {codec} needs {exc.name}: {install_command(codec)}"
+        ) from exc

@@ -95,7 +95,7 @@ def _unpack_zstd(data: bytes) -> bytes:
         import zstandard
     except ModuleNotFoundError as exc:
         raise MissingCodec(
-            "the body is packed with ZSTD: pip install 'rocketbed[zstd]' to read it"
+            "the body is packed with ZSTD: pip install zstandard to read it"
         ) from exc
     try:
         end = zstandard.frame_header_size(data)

@@ -131,7 +131,7 @@ def test_missing_extra_affects_only_tests_with_a_cluster(tmp_path: Path) -> None
     ran = run_suite(tmp_path, "-p", "no:randomly", test_plain=plain_test)
     assert ran.counts() == {"error": 2, "passed": 1}, ran.text
     assert ran.text.count("tests with a cluster need the testbed (") == 2, ran.text
-    assert "pip install 'rocketbed[chaos]'" in ran.text
+    assert "pip install 'rocketbed[chaos] @ file:" in ran.text
     assert "Traceback" not in ran.text
 
 

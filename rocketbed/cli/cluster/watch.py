@@ -37,8 +37,10 @@ def watch(directory: Path, port: int, load: float | None) -> int:
     except ModuleNotFoundError as exc:
         if str(exc.name).partition(".")[0] == "rocketbed":
             raise
+        from rocketbed.host.extras import install_command
+
         raise click.UsageError(
-            f"cluster watch needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
+            f"cluster watch needs {exc.name}: {install_command('chaos')}"
         ) from exc
     scenario = serve(directory, click.echo, port=port, rate=load)
     if scenario is not None:

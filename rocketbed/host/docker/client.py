@@ -16,6 +16,7 @@ import trio
 
 from rocketbed.host.closing import Closing
 from rocketbed.host.errors import HostError
+from rocketbed.host.extras import install_command
 from rocketbed.wire.errors import RocketbedError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Daemon(Closing):
             import docker
         except ImportError as exc:
             raise DockerError(
-                "the Docker SDK is not installed: pip install 'rocketbed[chaos]'"
+                f"the Docker SDK is not installed: {install_command('chaos')}"
             ) from exc
         address = address or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         if not address.startswith(LOCAL):

@@ -14,6 +14,7 @@ import pytest
 from rocketbed.cli.interrupts import Interruptible
 from rocketbed.cli.main import main
 from rocketbed.cli.pipeline.options import summary
+from rocketbed.host.extras import install_command
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage, quiet_java, run_job
 from rocketbed.pipeline.jobs.failures import explain, explain_text, first_sentence
@@ -79,7 +80,7 @@ def test_a_report_tells_what_was_done(tmp_path: Path) -> None:
             ModuleNotFoundError("no numpy", name="numpy"),
             4,
             "spark-failed",
-            "numpy is not installed: pip install 'rocketbed[spark]'",
+            f"numpy is not installed: {install_command('spark')}",
         ),
         (KeyboardInterrupt(), 130, "interrupted", "interrupted"),
     ],

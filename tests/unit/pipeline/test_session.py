@@ -58,5 +58,5 @@ def test_connect_without_its_libraries_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session, "find_spec", lambda name: None)
-    with pytest.raises(SparkMissing, match=r"pip install 'rocketbed\[connect\]'"):
+    with pytest.raises(SparkMissing, match=r"pip install 'rocketbed\[connect\] @ file:"):
         build_session(remote="local[2]")
