@@ -8,7 +8,7 @@ import pytest
 from rocketbed.chaos.plan.library import load_scenario
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.search.runner import run_plan
-from tests.support.devtools import drawn
+from tests.support.devtools import browser, drawn
 
 pytestmark = pytest.mark.slow
 MEASURE = """<script>
@@ -54,3 +54,17 @@ def test_nothing_is_wider_than_the_window(
     assert (measured[3] == "none") == (width > 680), title  # where the timeline has to be scrolled
     assert measured[4] == "", title
     assert int(measured[5]) == 6, title
+
+
+@pytest.mark.parametrize(("width", "touch"), [(400, True), (1400, False)])
+def test_tables_are_cards_on_a_phone(page: Path, tmp_path: Path, width: int, touch: bool) -> None:
+    with browser(tmp_path / "profile") as shown:
+        shown.window(width, 900, touch=touch)
+        shown.open(page.as_uri())
+        shown.wait_for("document.querySelector('td[data-head]') !== null")
+        row = "getComputedStyle(document.querySelector('td').parentElement).display"
+        assert (shown.value(row) == "block") == touch
+        head = "getComputedStyle(document.querySelector('td[data-head]'), '::before').content"
+        assert (shown.value(head) != "none") == touch
+        pointer = "getComputedStyle(document.querySelector('.pointer')).display"
+        assert (shown.value(pointer) == "none") == touch
