@@ -33,7 +33,7 @@ class Health:
         if not loaded or self._last_s is None or ok != self._ok:
             self._last_s, self._ok = now_s if loaded else None, ok
         since_s, mark = None, "well"
-        problems = troubles(machines, self._groups)
+        problems = [*troubles(machines, self._groups), *self._picture.other_faults()]
         if problems:
             mark = "degraded"
         if self._last_s is not None and now_s - self._last_s >= self._silent_s:

@@ -22,6 +22,8 @@ LASTING: Final = ("partition", "isolate", "link", "disk", "pause", "clock", "cpu
 HEALED: Final = ("partition", "isolate", "link", "disk")
 """Those that a step `heal` ends."""
 EVERYTHING: Final = "everything"
+SEEN_AT_MACHINES: Final = ("pause", "isolate", "kill", "crash", "powercut", "stop")
+"""Steps that show in the state of a machine."""
 UNSHOWN: Final = ("master", "refused")
 """Fields of a sample that the page gets elsewhere, or does not need."""
 
@@ -60,6 +62,12 @@ class Picture:
     def is_open(self, name: str) -> bool:
         """True if a row has an open span."""
         return any(owner == name for owner, _ in self._open.values())
+
+    def other_faults(self) -> list[str]:
+        """Return the faults in force that no machine's state shows, such as `disk b1 full`."""
+        spans = [span for _, span in self._open.values() if span["kind"] == "fault"]
+        labels = [span["label"] for span in spans if span["verb"] not in SEEN_AT_MACHINES]
+        return list(dict.fromkeys(labels))
 
     def begin_fault(
         self,

@@ -224,6 +224,30 @@ def test_outage_banner_has_its_length_and_faults_stay(
     assert outage["end"] - outage["begin"] > 1
 
 
+def test_timeline_is_above_the_fold(live_page: ShownRun) -> None:
+    live_page.page.window(1400, 900)
+    bottom = "document.getElementById('timeline').getBoundingClientRect().bottom + scrollY"
+    assert 0 < live_page.page.value(bottom) < 900
+
+
+def test_names_of_outages_do_not_overprint(live_page: ShownRun) -> None:
+    page = live_page.page
+    outages = "[...live.span.values()].filter(span => span.kind === 'outage' && span.end)"
+    before = page.value(f"{outages}.length")
+    for count in (1, 2, 3):
+        live_page.run.do("kill", "b1")
+        page.wait_for("!document.getElementById('banner').hidden")
+        live_page.run.do("start", "b1")
+        page.wait_for(f"{outages}.length >= {before + count}")
+    overlaps = """(() => {
+      const names = [...document.querySelectorAll('#rate .outage-name')];
+      const boxes = names.map(name => name.getBoundingClientRect());
+      return boxes.flatMap((one, place) => boxes.slice(place + 1).filter(
+        other => one.left < other.right && other.left < one.right)).length;
+    })()"""
+    assert page.value(overlaps) == 0
+
+
 def test_lag_and_disks_are_shown_for_a_chosen_range(live_page: ShownRun) -> None:
     page = live_page.page
     page.wait_for("/^[0-9,]+$/.test(document.getElementById('f-lag').textContent)")

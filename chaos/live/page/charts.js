@@ -59,14 +59,18 @@ function bandNames(f, state, top) {
   }
 }
 
-// Times without an acknowledgement, each with its length.
+// Times without an acknowledgement, each with its length as far as there is room, the newest first.
 function outages(f, state, bottom) {
-  for (const [number, span] of state.span) {
+  let free = f.width;
+  for (const [number, span] of [...state.span].reverse()) {
     const end = span.end ?? f.now;
     if (span.kind !== "outage" || end < f.begin) continue;
     const x = f.x(Math.max(span.begin, f.begin)), width = Math.max(f.x(end) - x, 2), words = lasting(end - span.begin);
     put(f.faults, `outage ${number}`, "rect", { x, y: bottom - 5, width, height: 5, class: "outage" }, null, `no writes for ${words}`);
-    put(f.names, `outage ${number}`, "text", { x: Math.min(x, f.width - 110), y: bottom - 9, class: "outage-name" }, `no writes ${words}`);
+    const name = `no writes ${words}`, room = 6.6 * name.length, left = Math.min(x, free - room);
+    if (left < f.left || left < x - room) continue;
+    put(f.names, `outage ${number}`, "text", { x: left, y: bottom - 9, class: "outage-name" }, name);
+    free = left - 4;
   }
 }
 

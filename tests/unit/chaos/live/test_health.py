@@ -59,6 +59,25 @@ def test_silence_without_load_is_no_outage() -> None:
     assert outages(feed) == [(10, 15)]
 
 
+def test_faults_that_no_machine_shows_are_causes_too() -> None:
+    feed = Feed()
+    picture = Picture(feed)
+    health = Health(picture, GROUPS, rate=60)
+    health.update(10, WELL, 5, loaded=True)
+    picture.begin_fault("at 1s partition b1 -> b2", "partition", ["b1", "b2"], 11, lasts=True)
+    picture.begin_fault("at 1s disk b1 full", "disk", ["b1"], 11, lasts=True)
+    picture.begin_fault("at 1s pause ns1", "pause", ["ns1"], 11, lasts=True)
+    health.update(20, HEADLESS, 5, loaded=True)
+    assert feed.get("health") == {
+        "mark": "no writes",
+        "since": 10,
+        "why": ["b1 down", "no master", "partition b1 -> b2", "disk b1 full"],
+    }
+    picture.end_faults(21)
+    health.update(21, WELL, 6, loaded=True)
+    assert feed.get("health")["why"] == []
+
+
 def test_problems_are_named() -> None:
     machines = {
         "ns1": machine("nameserver", "paused"),
