@@ -136,6 +136,11 @@ def shared(lists: Iterable[list[tuple[str, str]]], least: int) -> list[tuple[str
     return sorted(row for row, times in count.items() if times >= least)
 
 
+def names_of(options: Iterable[tuple[str, str]]) -> str:
+    """The long names of these options."""
+    return ", ".join(f"`{re.findall('--[a-z-]+', row[0])[-1]}`" for row in options)
+
+
 def command_pages() -> Iterator[str]:
     """A section for each command; options of many commands stand before them."""
     found = dict(commands(cli, ("rocketbed",)))
@@ -154,17 +159,24 @@ def command_pages() -> Iterator[str]:
     common = [row for row, names in zip(everywhere, groups, strict=True) if len(names) > 2]
     yield "## Common options\n"
     yield from table_of(common)
-    group, of_group = "", list[tuple[str, str]]()
+    group, of_group, of_all = "", list[tuple[str, str]](), list[tuple[str, str]]()
     for name, context in found.items():
         words = name.split()
         if words[1] != group:
             group = words[1]
             yield f"## {group}\n"
-            lists = (listed for each, listed in options.items() if each.split()[1] == group)
-            of_group = [row for row in shared(lists, 3) if row not in common]
+            lists = [listed for each, listed in options.items() if each.split()[1] == group]
+            of_group = [row for row in shared(lists, 2) if row not in common]
+            of_all = shared(lists, len(lists)) if len(lists) > 1 else []
+            of_all = [row for row in of_all if row in common or row in of_group]
             if of_group:
                 yield "Options of several commands:\n"
                 yield from table_of(of_group)
+            if of_all:
+                yield (
+                    textwrap.fill(f"All take {names_of(of_all)}.", 99, break_on_hyphens=False)
+                    + "\n"
+                )
         if len(words) > 2:
             yield f"### {' '.join(words[1:])}\n"
         pieces = [
@@ -175,9 +187,8 @@ def command_pages() -> Iterator[str]:
         text = " ".join(inspect.cleandoc(context.command.help or "").replace("\b", "").split())
         yield textwrap.fill(text.replace("<", "&lt;"), 99) + "\n"
         told = [row for row in options[name] if row in common or row in of_group]
-        if told:
-            short = ", ".join(f"`{re.findall('--[a-z-]+', row[0])[-1]}`" for row in told)
-            yield textwrap.fill(f"Also {short}.", 99, break_on_hyphens=False) + "\n"
+        if also := [row for row in told if row not in of_all]:
+            yield textwrap.fill(f"Also {names_of(also)}.", 99, break_on_hyphens=False) + "\n"
         yield from table_of(row for row in options[name] if row not in told)
 
 

@@ -107,8 +107,7 @@ def lag(name: str, topic: str | None, nameservers: str, as_json: bool) -> int:
     type=StartType(("first", "last")),
     required=True,
     metavar="first|last|OFFSET|TIME",
-    help="New position in each queue: the first message, the end, a queue offset, or a date and"
-    " time.",
+    help="New position in each queue.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the new positions and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

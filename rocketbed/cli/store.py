@@ -170,8 +170,7 @@ def rebuild_command(
 ) -> None:
     """Rebuild consume queues and index from the commit log.
 
-    Exits with 0 when every message of the log is in its queue (with --force: that can be read), 1
-    when nothing was written, 2 when parts of the log were skipped, 3 when it is not a store.
+    Exits with 1 when nothing was written, 2 when parts of the log were skipped without --force.
     """
     from rocketbed.inspect import rebuild, rebuild_in_place
     from rocketbed.inspect.rebuild import RebuildRefused
