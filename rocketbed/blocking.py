@@ -198,6 +198,7 @@ class Admin(AdminFace, _Client[NativeAdmin]):
     topic_configs = _waits(NativeAdmin.topic_configs)
     cluster = _waits(NativeAdmin.cluster)
     runtime_info = _waits(NativeAdmin.runtime_info)
+    masters = _waits(NativeAdmin.masters)
     failover_groups = _waits(NativeAdmin.failover_groups)
     hand_over = _waits(NativeAdmin.hand_over)
     force_leader = _waits(NativeAdmin.force_leader)

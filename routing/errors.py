@@ -10,10 +10,6 @@ class RoutingError(RocketbedError):
     """Base of the nameserver's errors."""
 
 
-class CannotListen(RoutingError):
-    """A nameserver whose port is taken, or whose address is not this machine's."""
-
-
 class RegistrationRefused(RoutingError):
     """A broker's registration that would leave the tables wrong."""
 

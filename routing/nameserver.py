@@ -13,7 +13,7 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server
 from rocketbed.routing.config import KEYS, NameserverConfig
-from rocketbed.routing.errors import CannotListen, ConfigNotFound, RoutingError, TopicNotRouted
+from rocketbed.routing.errors import ConfigNotFound, RoutingError, TopicNotRouted
 from rocketbed.routing.keyvalue import ORDER_NAMESPACE, KeyValueTable
 from rocketbed.routing.registration import read_registration
 from rocketbed.routing.table import DEFAULT_TIMEOUT_S, MASTER_ID, Registrant, RoutingTable
@@ -95,26 +95,17 @@ class Nameserver:
         self.server = Server(world, (config.host, config.port), handlers, on_close=self._on_close)
 
     async def run(self, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen until a stop is requested; logs its address. Raises `RoutingError`."""
+        """Listen until a stop is requested; logs its address. Raises `OSError`, `RoutingError`."""
         self.key_values.load()
-        host, port = self.server.address
-        failure: OSError | None = None
         async with trio.open_nursery() as nursery:
-            try:
-                address = await nursery.start(self.server.run)
-            except OSError as exc:
-                failure = exc
-            else:
-                nursery.start_soon(self._scan)
-                if self._companion is not None:
-                    nursery.start_soon(self._companion.run)
-                self._world.log.info("routing.serving", address=f"{address[0]}:{address[1]}")
-                task_status.started(address)
-                await self._world.process.stop_requested.wait()
+            address = await nursery.start(self.server.run)
+            nursery.start_soon(self._scan)
+            if self._companion is not None:
+                nursery.start_soon(self._companion.run)
+            self._world.log.info("routing.serving", address=f"{address[0]}:{address[1]}")
+            task_status.started(address)
+            await self._world.process.stop_requested.wait()
             nursery.cancel_scope.cancel()
-        if failure is not None:
-            why = f"cannot listen on {host}:{port}: {failure} (bindAddress, listenPort)"
-            raise CannotListen(why) from failure
 
     async def _scan(self) -> None:
         """Take silent brokers off the routes."""

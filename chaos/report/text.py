@@ -7,6 +7,7 @@ from rocketbed.chaos.checks.judgement import Judgement
 from rocketbed.chaos.checks.registry import MEANINGS
 from rocketbed.chaos.checks.result import Verdict
 from rocketbed.chaos.evidence.record import Promise, RunRecord
+from rocketbed.chaos.plan.errors import ScenarioError
 from rocketbed.chaos.plan.step import parse_step
 from rocketbed.chaos.report.words import clock, failing, length
 
@@ -60,9 +61,17 @@ def pause_texts(judgement: Judgement, record: RunRecord) -> list[str]:
             else f"{length(failover.seconds)} until the next write"
         )
         begin_s = (failover.begin_ns - zero_ns) / 1e9
-        action = parse_step(failover.step).to_the_millisecond().action()
+        action = _action(failover.step)
         texts.append(f"{change} after {clock(begin_s, 1)} {action}: {took}")
     return texts
+
+
+def _action(step: str) -> str:
+    """Return what a step does; the background's own steps are in words already."""
+    try:
+        return parse_step(step).to_the_millisecond().action()
+    except ScenarioError:
+        return step
 
 
 def run_command(record: RunRecord) -> str:

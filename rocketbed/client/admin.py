@@ -144,7 +144,7 @@ class Admin:
         """Delete a topic, with its messages, at every master and every nameserver."""
         check_topic(topic)
         action = f"delete topic {topic}"
-        for address in (await self.masters(None)).values():
+        for address in (await self.masters()).values():
             header = TopicRequest(topic=topic)
             await self.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header, what=action)
         fields = DeleteTopicInNameserverRequest(topic=topic).encode()
@@ -265,7 +265,7 @@ class Admin:
     async def groups(self) -> list[str]:
         """Return the names of the consumer groups of all masters, sorted."""
         names: set[str] = set()
-        for address in (await self.masters(None)).values():
+        for address in (await self.masters()).values():
             code, action = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "list of groups"
             answer = await self.ask(address, code, what=action)
             with reading(action, address):
@@ -277,14 +277,14 @@ class Admin:
         check_group(config.group_name)
         with writing():
             body = config.encode()
-        for address in (await self.masters(None)).values():
+        for address in (await self.masters()).values():
             command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
             await self._send(address, command, f"create group {config.group_name}")
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
         """Delete a consumer group on every master, by default with its committed offsets."""
         header = DeleteGroupRequest(groupName=group, cleanOffset=offsets)
-        for address in (await self.masters(None)).values():
+        for address in (await self.masters()).values():
             await self.ask(
                 address,
                 RequestCode.DELETE_SUBSCRIPTIONGROUP,
@@ -295,7 +295,7 @@ class Admin:
     async def group_members(self, group: str) -> list[str]:
         """Return the ids of the connected members of a consumer group, sorted."""
         ids: set[str] = set()
-        for address in (await self.masters(None)).values():
+        for address in (await self.masters()).values():
             command = request(
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP,
                 ConsumerGroupRequest(consumerGroup=group).encode(),
@@ -389,7 +389,7 @@ class Admin:
         assert failed is not None, "there is a nameserver at least"
         raise failed
 
-    async def masters(self, brokers: Iterable[str] | None) -> dict[str, str]:
+    async def masters(self, brokers: Iterable[str] | None = None) -> dict[str, str]:
         """Return broker name -> address of its master. Wait a short time for a master that is being
         elected; without named brokers, leave out those that still have none."""
         names = None if brokers is None else list(brokers)

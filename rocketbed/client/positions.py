@@ -47,7 +47,7 @@ class QueueReset:
 async def groups_with_topics(admin: Admin) -> dict[str, list[str]]:
     """Return each group that a broker knows, or that has positions, with the topics of these."""
     topics: dict[str, set[str]] = {name: set() for name in await admin.groups()}
-    for address in (await admin.masters(None)).values():
+    for address in (await admin.masters()).values():
         for key in (await _positions(admin, address)).offset_table:
             topic, _, group = key.rpartition("@")
             topics.setdefault(group, set()).add(topic)
@@ -61,7 +61,7 @@ async def group_lag(admin: Admin, group: str, topic: str | None = None) -> list[
         raise NotFound(f"no broker knows group {group}: `rocketbed group list` shows all")
     header = ConsumeStatsRequest(consumerGroup=group, topic=topic)
     lags = []
-    for name, address in (await admin.masters(None)).items():
+    for name, address in (await admin.masters()).items():
         positions = (await _positions(admin, address)).offset_table
         what = f"lag of group {group} at {name}"
         answer = await admin.ask(address, RequestCode.GET_CONSUME_STATS, header, what=what)
@@ -117,7 +117,7 @@ async def reset_positions(
     Raises `ClientError` if a broker sets another position, as those before RocketMQ 5 may, which
     know only the time.
     """
-    masters = await admin.masters(None)
+    masters = await admin.masters()
     for row in resets:
         queue = row.queue
         if queue.broker_name not in masters:

@@ -142,11 +142,11 @@ async def test_full_log_is_rotated_and_its_end_still_shown(tmp_path: Path) -> No
                 assert 0 < log.stat().st_size < LOG_BYTES <= log.with_name("log.1").stat().st_size
             assert "node.serving" in logs["master"].read_text()
             await cluster.stop("master")
-            store = cluster.member_directory("master") / "store"
-            store.rename(tmp_path / "store")
-            store.touch()
+            log_files = cluster.member_directory("master") / "store" / "commitlog"
+            log_files.rename(tmp_path / "commitlog")
+            log_files.touch()
             os.truncate(logs["master"], LOG_BYTES)
-            with pytest.raises(ClusterError, match=r"rocketbed: .*store"):
+            with pytest.raises(ClusterError, match=r"rocketbed: .*commitlog"):
                 await cluster.start("master")
             assert logs["master"].with_name("log.2").exists()
 

@@ -96,6 +96,7 @@ CALLS: dict[str, Call] = {
     "Admin.topic_config": lambda c: c.admin.topic_config("T", "a"),
     "Admin.topic_configs": lambda c: c.admin.topic_configs(c.broker),
     "Admin.cluster": lambda c: c.admin.cluster(),
+    "Admin.masters": lambda c: c.admin.masters(),
     "Admin.runtime_info": lambda c: c.admin.runtime_info(c.broker),
     "Admin.failover_groups": lambda c: c.admin.failover_groups(),
     "Admin.hand_over": lambda c: c.admin.hand_over(c.broker, "a", to=-1, epoch=1),

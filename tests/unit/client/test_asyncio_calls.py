@@ -49,6 +49,7 @@ CALLS: dict[str, Callable[[Any], Coroutine[Any, Any, Any]]] = {
     "Admin.topic_config": lambda c: c.topic_config("T", "a"),
     "Admin.topic_configs": lambda c: c.topic_configs(NOWHERE),
     "Admin.cluster": lambda c: c.cluster(),
+    "Admin.masters": lambda c: c.masters(),
     "Admin.runtime_info": lambda c: c.runtime_info(NOWHERE),
     "Admin.failover_groups": lambda c: c.failover_groups(),
     "Admin.hand_over": lambda c: c.hand_over(NOWHERE, "a", to=-1, epoch=1),

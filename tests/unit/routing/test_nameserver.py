@@ -11,7 +11,6 @@ from rocketbed.chaos.backends.sim.solo import SoloRun, run_solo
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.routing.config import NameserverConfig
-from rocketbed.routing.errors import CannotListen
 from rocketbed.routing.nameserver import Nameserver
 from rocketbed.wire.bodies import RegisterBrokerBody
 from rocketbed.wire.codes import RequestCode, ResponseCode
@@ -88,15 +87,6 @@ async def receive(stream: Stream, reader: FrameReader) -> Command:
         if commands:
             (command,) = commands
             return command
-
-
-def test_taken_port_is_named() -> None:
-    async def work(client: Client) -> None:
-        second = Nameserver(client.world, NameserverConfig(host=HOST, port=PORT))
-        with pytest.raises(CannotListen, match=f":{PORT} is already in use"):
-            await second.run()
-
-    with_nameserver(work)
 
 
 @pytest.mark.parametrize("session", SESSIONS)

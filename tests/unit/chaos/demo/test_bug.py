@@ -13,5 +13,5 @@ def test_planted_bug_is_described_in_words(tmp_path: Path) -> None:
     assert f"    lost-write: {MEANINGS['lost-write']}" in lines
     cause = next(line for line in lines if "acknowledged, lost by the power cut of b1" in line)
     lost = cause.partition(" ")[0]
-    assert f'<td class="number violated">{lost}</td>' in page.read_text()
+    assert f'data-head="outside the bound">{lost}</td>' in page.read_text()
     assert max(map(len, lines)) < 200
