@@ -68,6 +68,9 @@ class _Beat:
     at: float
     lease_s: float = LEASE_S
     """Lease that the answer to it granted."""
+    may_act_until: float = float("-inf")
+    """End of the last lease that its replica may hold: if the answer to it is lost, an earlier
+    one."""
 
     @property
     def until(self) -> float:
@@ -92,7 +95,9 @@ class Roll:
         says nothing of a busy machine.
         """
         former, late = self._beats.get(replica), self._late[replica]
+        held_until = now + LEASE_S
         if former is not None and former.candidate.incarnation == candidate.incarnation:
+            held_until = former.may_act_until
             late_s = now - max(former.at, self.since) - BEAT_S
             if late_s > LATE_S and now <= former.until:
                 late.append((now, late_s))
@@ -102,7 +107,8 @@ class Roll:
         if len(late) >= RANK:
             typical = nlargest(RANK, (late_s for _, late_s in late))[-1]
             lease_s = round(min(max(LEASE_S, MARGIN * typical), LEASE_MAX_S), 3)
-        self._beats[replica] = _Beat(candidate, now, lease_s)
+        held_until = max(held_until, now + lease_s)
+        self._beats[replica] = _Beat(candidate, now, lease_s, held_until)
         return lease_s
 
     def record_death(self, replica: int, incarnation: int) -> None:
@@ -145,4 +151,4 @@ class Roll:
             return self.since + LEASE_MAX_S  # an earlier controller may have granted as much
         if beat.at == float("-inf"):
             return beat.at  # its machine reports that it is dead
-        return max(beat.at, self.since) + beat.lease_s
+        return max(beat.may_act_until, self.since + beat.lease_s)

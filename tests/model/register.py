@@ -16,7 +16,7 @@ from rocketbed.replication import election
 from rocketbed.replication.election import Proposal
 from rocketbed.wire.command import RequestCode
 from rocketbed.wire.headers_failover import AlterInSyncRequest, HandOverRequest, ReplicaRequest
-from tests.model.register_model import BEAT_S, LEASE_S, Register, granted_s
+from tests.model.register_model import BEAT_S, LEASE_S, Register
 from tests.support.peers.replica import GROUP, ScriptedReplica
 from tests.support.sim.scripted_group import (
     BUSY,
@@ -177,18 +177,17 @@ async def mute(model: Register, replica: ScriptedReplica) -> None:
 
 async def _silence(model: Register, replica: ScriptedReplica, *, closed_ports: int) -> None:
     """Nothing changes before the lease has expired, unless the machine tells of the death."""
-    lease_s = granted_s(await replica.beat())
-    silent_since = trio.current_time()
+    until = model.granted_until(replica, await replica.beat())
     replica.beats = False
     replica.stop_listening(closed_ports)
     if closed_ports:
         replica.hang_up()
     was_leader = model.entry.leader == replica.number
     if closed_ports < 2:
-        await model.live(silent_since + lease_s - BEFORE_S - trio.current_time())
+        await model.live(until - BEFORE_S - trio.current_time())
         model.unchanged(f"{replica.number} is silent within its lease")
         model.alive.pop(replica.number)
-        await trio.sleep(silent_since + lease_s + DELIVERY_S - trio.current_time())
+        await trio.sleep(until + DELIVERY_S - trio.current_time())
     else:
         model.alive.pop(replica.number)
         await trio.sleep(DELIVERY_S)
@@ -275,6 +274,7 @@ async def restart_controller(model: Register, _replica: ScriptedReplica) -> None
     await model.group.restart_controller()
     model.alive.clear()
     model.positions.clear()
+    model.leases.clear()
     model.is_waiting = True
     for replica in model.replicas:
         if replica.beats:

@@ -60,6 +60,8 @@ class Register:
         """Latest beat of each replica whose lease has not expired."""
         self.positions: dict[int, tuple[int, int]] = {}
         """End of each log as far as the controller was told."""
+        self.leases: dict[tuple[int, int], float] = {}
+        """End of the longest lease of each number and incarnation."""
         self.requests = 0
         self.latest: tuple[RequestCode, AlterInSyncRequest | HandOverRequest] | None = None
         """Newest change that was made."""
@@ -125,6 +127,13 @@ class Register:
 
     # --- time
 
+    def granted_until(self, replica: ScriptedReplica, response: Command) -> float:
+        """Return the time at which the last lease of a replica ends that has just been answered."""
+        life = (replica.number, replica.incarnation)
+        until = max(self.leases.get(life, 0.0), trio.current_time() + granted_s(response))
+        self.leases[life] = until
+        return until
+
     async def beat(self) -> None:
         """Let all that run beat once; each is sent an entry that it does not have, and no other."""
         for replica in self.replicas:
@@ -133,7 +142,7 @@ class Register:
             version = 0 if replica.entry is None else replica.entry.version
             response = await replica.beat()
             check_code(response, DONE, f"beat of {replica.number}")
-            granted_s(response)
+            self.granted_until(replica, response)
             number, position = replica.number, replica.position
             self.alive[number] = Candidate(replica.incarnation, *position, replica.is_unfit)
             self.positions[number] = position

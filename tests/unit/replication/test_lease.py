@@ -104,6 +104,18 @@ def test_punctual_beats_shorten_the_lease_again() -> None:
     assert beats(roll, *[0.0] * int((MEMORY_S + 1) / BEAT_S), at=at + BEAT_S)[1] == LEASE_S
 
 
+def test_shorter_lease_does_not_end_before_an_earlier_one() -> None:
+    """The answer that grants the shorter one may be lost."""
+    entry, roll = group(r0=1, r1=1), Roll(0.0)
+    at, lease_s = beats(roll, 0.3, 0.3, 0.3)
+    until = at + lease_s
+    while lease_s > LEASE_S:
+        until, at = at + lease_s, at + BEAT_S
+        lease_s = roll.record_beat(0, Candidate(1), at)
+    assert roll.next(entry, until - 0.001) == Wait(until)
+    assert roll.next(entry, until) == Fence(0, 1)
+
+
 def test_outage_of_a_replica_is_no_lateness() -> None:
     """A process that is stopped again and again is no busy machine."""
     roll = Roll(0.0)
