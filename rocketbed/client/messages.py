@@ -83,16 +83,17 @@ class Message:
             raise BadMessage(f"flag {self.flag!r} must be a number of 32 bits")
         if type(self.delay_level) is not int or not 0 <= self.delay_level < 2**31:
             raise BadMessage(f"delay level {self.delay_level!r} must be a number from 0 on")
+        tag = "" if self.tag is None else self.tag
+        _check_texts(*self.keys, tag, "" if self.message_id is None else self.message_id)
         if isinstance(self.keys, str) or not all(self.keys) or " " in "".join(self.keys):
             raise BadMessage("keys must be a sequence of non-empty strings without spaces")
         if self.message_id is not None and not re.fullmatch(r"\S+", self.message_id):
             raise BadMessage(
                 f"message id {self.message_id!r} must be non-empty, without white space"
             )
-        _check_texts(*self.keys, self.tag or "", self.message_id or "")
-        if self.tag is not None and ("||" in self.tag or self.tag != trimmed(self.tag)):
+        if "||" in tag or tag != trimmed(tag):
             raise BadMessage(
-                f"tag {self.tag!r} must be without '||' and white space at its ends: no"
+                f"tag {tag!r} must be without '||' and white space at its ends: no"
                 " subscription could ask for it"
             )
         if self.properties:
@@ -110,6 +111,9 @@ class Message:
 
 
 def _check_texts(*texts: str) -> None:
+    for text in texts:
+        if type(text) is not str:
+            raise BadMessage(f"tags, keys and properties must be text, not {text!r}")
     together = "".join(texts)
     if NAME_END in together or PAIR_END in together:
         raise BadMessage(
