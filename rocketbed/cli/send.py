@@ -7,6 +7,7 @@ status.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -118,7 +119,7 @@ async def _send_all(
 
 def _bodies(body: str | None, lines: bool) -> list[bytes]:
     if body is not None:
-        return [body.encode()]
+        return [os.fsencode(body)]  # the bytes that were typed, also those that are not UTF-8
     data = sys.stdin.buffer.read()
     bodies = [line for line in data.splitlines() if line] if lines else [data]
     if not any(bodies):

@@ -84,6 +84,12 @@ def test_send_without_a_broker_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert '"outcome": "refused"' in capsys.readouterr().out
 
 
+def test_send_takes_a_body_that_is_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["send", "-n", NOBODY, "-t", "T", "--timeout", "0.1", "--body", "caf\udce9"]
+    assert main(words) == 1, "no broker"
+    assert capsys.readouterr().out.startswith("refused")
+
+
 def test_topic_create_names_brokers_without_a_master(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
