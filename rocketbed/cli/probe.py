@@ -7,6 +7,7 @@ directly.
 """
 
 import json
+import os
 import socket
 import struct
 import sys
@@ -105,5 +106,9 @@ def _exactly(stream: socket.socket, size: int, end: float) -> bytes:
 
 
 def _say(code: int, line: str) -> int:
-    sys.stdout.write(line + "\n")
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has closed (`| head`), which is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

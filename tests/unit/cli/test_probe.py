@@ -1,5 +1,6 @@
 """`rocketbed health` against servers that answer oddly, and what it does not load."""
 
+import os
 import socket
 import struct
 import subprocess
@@ -121,6 +122,15 @@ def test_invalid_answers(
             f"{address} is not {'live' if words else 'ready'}: what answers there is no server of"
             " rocketbed"
         )
+
+
+def test_closed_output_is_no_error(serving: Callable[[Serve], str]) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    words = [sys.executable, "-m", "rocketbed", "health", serving(answering(0))]
+    with open(write_end, "wb") as output:
+        done = subprocess.run(words, stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_server_that_closes_or_is_not_there(
