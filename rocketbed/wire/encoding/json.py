@@ -74,4 +74,14 @@ def encode(command: Command) -> bytes:
     try:
         return orjson.dumps(members)
     except TypeError as exc:  # orjson's JSONEncodeError
-        raise LocalProtocolError(f"header of {command!r} cannot be written: {exc}") from exc
+        raise LocalProtocolError(f"{_unwritable(command)}: {exc}") from exc
+
+
+def _unwritable(command: Command) -> str:
+    """Return the name of the field that UTF-8 cannot hold, or of the header."""
+    for name, text in command.raw_fields.items():
+        try:
+            f"{name}{text}".encode()
+        except UnicodeEncodeError:
+            return f"{name}={text!a} of request {command.code}"
+    return f"header of {command!r}"

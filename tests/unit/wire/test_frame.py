@@ -301,6 +301,11 @@ def test_unencodable_command_is_our_own_error() -> None:
         encode_head(request(10, {}), FRAME_LENGTH_MAX)
 
 
+def test_text_that_utf8_cannot_hold_is_named() -> None:
+    with pytest.raises(LocalProtocolError, match=r"^key='\\udcff' of request 12: "):
+        encode(request(12, {"topic": "T", "key": "\udcff"}))
+
+
 def test_big_frame_arriving_in_pieces_is_joined_once() -> None:
     body = bytes(range(256)) * 4096
     data = encode(request(10, {"topic": "T"}, body))
