@@ -1,10 +1,20 @@
 """Text of `rocketbed store fsck`: verdict, lost messages, steps, and an entry for each cause."""
 
+import os
+import shlex
 from collections.abc import Iterable, Iterator
 
 from rocketbed.cli.client import table
 from rocketbed.inspect.check.store import Report
-from rocketbed.inspect.findings import HEAL, NEXT_START, REBUILD, RULES, Finding, Severity
+from rocketbed.inspect.findings import (
+    FULL_RECOVERY,
+    HEAL,
+    NEXT_START,
+    REBUILD,
+    RULES,
+    Finding,
+    Severity,
+)
 
 ENTRIES_MAX = 20
 """Causes and lost ranges that are printed; `--json` has all of them."""
@@ -86,8 +96,11 @@ def _steps(report: Report, causes: list[Finding], options: str) -> list[str]:
     steps += [
         f"{advice[:1].upper()}{advice[1:]}."
         for advice in advices
-        if advice not in ("", HEAL, REBUILD, NEXT_START)
+        if advice not in ("", HEAL, FULL_RECOVERY, REBUILD, NEXT_START)
     ]
+    if FULL_RECOVERY in advices:
+        abort, checkpoint = (_in_store(report, name) for name in ("abort", "checkpoint"))
+        steps.append(f"Let recovery read the whole log: touch {abort} && rm -f {checkpoint}")
     if REBUILD in advices:
         steps.append(f"Rebuild queues and index: rocketbed store rebuild {options} --in-place")
     if steps:
@@ -95,6 +108,10 @@ def _steps(report: Report, causes: list[Finding], options: str) -> list[str]:
     elif NEXT_START in advices:
         steps.append("Start the broker: it repairs what it left.")
     return steps
+
+
+def _in_store(report: Report, name: str) -> str:
+    return shlex.quote(os.path.join(report.root, name))
 
 
 def _entry(finding: Finding, followers: list[Finding]) -> str:

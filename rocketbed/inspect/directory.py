@@ -217,7 +217,9 @@ def open_directory(
     if not any(os.path.isdir(path) for path in log_paths) and not any(
         os.path.exists(os.path.join(root, name)) for name in ("consumequeue", "checkpoint")
     ):
-        raise NotAStore(f"{root}: neither commitlog nor consumequeue nor checkpoint is in it")
+        inner = os.path.join(root, "store")
+        hint = f"; try {inner}" if os.path.isdir(os.path.join(inner, "commitlog")) else ""
+        raise NotAStore(f"{root}: neither commitlog nor consumequeue nor checkpoint is in it{hint}")
     pool = FilePool()
     listings = [list_segments(path) for path in log_paths]
     log_files = sorted(

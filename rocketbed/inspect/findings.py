@@ -13,6 +13,9 @@ EVERYTHING = 1 << 63
 """An offset beyond every log."""
 HEAL = "copy the missing bytes from a replica: rocketbed store heal"
 REBUILD = "rebuild queues and index from the log: rocketbed store rebuild"
+FULL_RECOVERY = (
+    "with the broker stopped, create abort and delete checkpoint: recovery then reads the whole log"
+)
 NEXT_START = "nothing to do: the next start of the broker repairs it"
 
 

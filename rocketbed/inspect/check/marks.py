@@ -10,16 +10,13 @@ from rocketbed.inspect.check.queues import LogFacts
 from rocketbed.inspect.config import read_json
 from rocketbed.inspect.directory import Checkpoint, StoreDirectory
 from rocketbed.inspect.files import read_regular
-from rocketbed.inspect.findings import HEAL, NEXT_START, Findings, Severity
+from rocketbed.inspect.findings import FULL_RECOVERY, HEAL, NEXT_START, Findings, Severity
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME
 
 CHECKPOINT_SIZE = 4096
 _PERM_READ = 4
 _QUEUES_USUAL_MAX = 65_536
 """Queue count of a topic above which it is taken for a damaged value."""
-_REMOVE_CHECKPOINT = (
-    "with the broker stopped, create abort and delete checkpoint: recovery then reads the whole log"
-)
 
 
 def check_lock(directory: StoreDirectory, findings: Findings) -> bool:
@@ -47,13 +44,11 @@ def check_checkpoint(
         # The broker creates it before any other file.
         is_torn = size < CHECKPOINT_SIZE and (facts.unclean or facts.end == 0)
         severity = Severity.TAIL if is_torn else Severity.DAMAGE
-        findings.add(
-            "checkpoint-not-ahead", severity, "checkpoint", text, advice=_REMOVE_CHECKPOINT
-        )
+        findings.add("checkpoint-not-ahead", severity, "checkpoint", text, advice=FULL_RECOVERY)
     text = "; ".join(_ahead(checkpoint, facts, last_store_ms))
     if text:
         findings.add(
-            "checkpoint-not-ahead", Severity.DAMAGE, "checkpoint", text, advice=_REMOVE_CHECKPOINT
+            "checkpoint-not-ahead", Severity.DAMAGE, "checkpoint", text, advice=FULL_RECOVERY
         )
 
 
@@ -131,8 +126,7 @@ def check_abort(
             part for part, true in (("log", torn), ("queues or index", lacks_end)) if true
         )
         text = f"missing, which says that the stop was clean, but {unfinished} are unfinished"
-        advice = "create an empty file abort and delete checkpoint, so that recovery reads the log"
-        findings.add("abort-file", Severity.DAMAGE, "abort", text, advice=advice)
+        findings.add("abort-file", Severity.DAMAGE, "abort", text, advice=FULL_RECOVERY)
 
 
 def check_config(directory: StoreDirectory, log_topics: set[str], findings: Findings) -> None:

@@ -3,7 +3,9 @@
 import fcntl
 import json
 import os
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -224,6 +226,19 @@ def test_fsck_command_for_damaged_queues_works(small: Path) -> None:
     assert run("fsck", small, *SIZES).exit_code == 0
 
 
+def test_fsck_commands_for_a_missing_queue_work(small: Path) -> None:
+    (small / "abort").unlink(missing_ok=True)
+    shutil.rmtree(small / "consumequeue" / "T")
+    result = run("fsck", small, *SIZES)
+    assert result.exit_code == 2
+    command = f"touch {small}/abort && rm -f {small}/checkpoint"
+    assert f"1. Let recovery read the whole log: {command}\n" in result.output
+    assert f"2. Rebuild queues and index: rocketbed store rebuild {small} " in result.output
+    subprocess.run(command, shell=True, check=True)
+    assert run("rebuild", small, *SIZES, "--in-place").exit_code == 0
+    assert run("fsck", small, *SIZES).exit_code == 0
+
+
 def test_fsck_of_damage_in_json(small: Path) -> None:
     overwrite(segment_of(small, 0)[0], 1000, bytes(200))
     result = run("fsck", small, *SIZES, "--json")
@@ -250,6 +265,8 @@ def test_directory_without_a_store(tmp_path: Path, command: str) -> None:
         result = run(command, path)
         assert result.exit_code == 3
         assert "not a store" in result.output
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    assert run(command, tmp_path).output.endswith(f"is in it; try {tmp_path}/store\n")
     (tmp_path / "commitlog").mkdir()
     result = run(command, tmp_path, "--set", "storeType=defaultRocksDB")
     assert result.exit_code == 3
