@@ -98,8 +98,11 @@ class Attempts:
             until = min(now + share_s, deadline)
             latest, broker = await self._try(envelope, pick, failed_at, until, attempt)
             outcome = combined(outcome, latest)
-            if self._session.is_closed or not wants_retry(
-                latest, retry_unknown=self._retry_unknown, retry_unsafe=self._retry_unsafe
+            if self._session.is_closed or not (
+                wants_retry(
+                    latest, retry_unknown=self._retry_unknown, retry_unsafe=self._retry_unsafe
+                )
+                or self._is_withdrawn(latest, envelope.topic)
             ):
                 break
             failed_at = broker
@@ -116,6 +119,12 @@ class Attempts:
                 await moved.wait()
         assert outcome is not None
         return outcome
+
+    def _is_withdrawn(self, outcome: Outcome, topic: str) -> bool:
+        """True if the queue may no longer exist, which a newer route tells: the topic may have
+        fewer by now."""
+        is_illegal = isinstance(outcome, Refused) and outcome.code == ResponseCode.INVALID_PARAMETER
+        return is_illegal and self._session.routes.distrust(topic, older_than_s=1.0)
 
     async def _try(
         self,
@@ -145,9 +154,6 @@ class Attempts:
         outcome = await self._exchange(envelope, queue, address, deadline - began, attempt)
         if route.is_template:
             self._session.routes.distrust(envelope.topic)
-        elif isinstance(outcome, Refused) and outcome.code == ResponseCode.INVALID_PARAMETER:
-            # The queue no longer exists: the topic was recreated with fewer.
-            self._session.routes.distrust(envelope.topic, older_than_s=1.0)
         now = trio.current_time()
         self._selector.record(
             queue.broker_name,

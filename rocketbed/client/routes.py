@@ -203,16 +203,18 @@ class Routes:
             self._begin(self._renew, topic, make)
         return entry.route
 
-    def distrust(self, topic: str, *, older_than_s: float = 0.0, is_gone: bool = False) -> None:
+    def distrust(self, topic: str, *, older_than_s: float = 0.0, is_gone: bool = False) -> bool:
         """Query before the next use, since a broker was not where the route said. With `is_gone` a
         broker said that the topic does not exist; a nameserver that agrees is then believed.
 
-        A route younger than `older_than_s` seconds stays.
+        A route younger than `older_than_s` seconds stays. Returns False for it, and without any.
         """
         entry = self._entries.get(topic)
-        if entry is not None and trio.current_time() - entry.fetched_at >= older_than_s:
-            entry.is_stale = True
-            entry.is_gone = entry.is_gone or is_gone
+        if entry is None or trio.current_time() - entry.fetched_at < older_than_s:
+            return False
+        entry.is_stale = True
+        entry.is_gone = entry.is_gone or is_gone
+        return True
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
         """Return a nameserver's current answer; None for an unknown topic.

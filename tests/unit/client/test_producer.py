@@ -15,7 +15,7 @@ from rocketbed.client.producer import Producer
 from rocketbed.inspect.bodies import unpack_body
 from rocketbed.remoting.errors import NotConnected
 from rocketbed.wire.bodies import MessageQueue
-from rocketbed.wire.codes import RequestCode
+from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import decode_batch
 from rocketbed.wire.properties import decode_properties
@@ -179,6 +179,44 @@ def test_a_retry_goes_to_another_broker() -> None:
         async with producer(stage, retries=1) as sender:
             assert isinstance(await sender.send(MESSAGE), Refused)
         assert [len(broker.requests) for broker in brokers] == [1, 1]
+
+    on_stage(scenario)
+
+
+def test_withdrawn_queue_is_not_chosen_again() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=2)
+
+        def answering(command: Command) -> Command:
+            queue_id = command.fields["e"]
+            code = 0 if queue_id == "0" else ResponseCode.INVALID_PARAMETER
+            return answer(command, code, "illegal", {"queueId": queue_id, "queueOffset": "3"})
+
+        broker = await stage.broker("a", answering)
+        async with producer(stage) as sender:
+            await sender.queues("T")
+            await trio.sleep(2)  # the age of the route
+            stage.routes["T"] = route("a", queues=1)
+            attempts = []
+            for _ in range(4):
+                outcome = await sender.send(MESSAGE)
+                assert isinstance(outcome, Sent)
+                attempts.append(outcome.attempts)
+        assert sorted(attempts) == [1, 1, 1, 2]
+        assert len(broker.requests) == 5
+
+    on_stage(scenario)
+
+
+def test_withdrawn_queue_that_the_program_chose_is_refused() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=2)
+        broker = await stage.broker("a", coded(ResponseCode.INVALID_PARAMETER))
+        async with producer(stage) as sender:
+            queue = (await sender.queues("T"))[1]
+            await trio.sleep(2)
+            assert isinstance(await sender.send(MESSAGE, queue=queue), Refused)
+        assert len(broker.requests) == 2, "once more, after a look at the route"
 
     on_stage(scenario)
 
