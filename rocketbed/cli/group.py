@@ -137,7 +137,8 @@ def reset(
         show(_reset_lines(resets))
     if not dry_run:
         question = f"Set these positions of {name} in {topic}?"
-        if not yes and not click.confirm(question, default=False):
+        if not yes and not _is_confirmed(question):
+            click.echo("nothing was changed; --yes answers the question", err=True)
             raise click.Abort
         with_admin(nameservers, change)
     if as_json:
@@ -147,6 +148,17 @@ def reset(
         done = "nothing was changed (--dry-run)" if dry_run else f"{len(resets)} positions set"
         click.echo(done)
     return 0
+
+
+def _is_confirmed(question: str) -> bool:
+    """Ask; an end of the input is a no, an interrupt remains one."""
+    try:
+        return click.confirm(question, default=False)
+    except click.Abort as exc:
+        if isinstance(exc.__context__, KeyboardInterrupt):
+            raise
+        click.echo()  # ends the line of the question
+        return False
 
 
 def _reset_lines(resets: list[QueueReset]) -> list[str]:

@@ -153,8 +153,10 @@ def test_group_list_lag_and_reset(shell: Shell, monkeypatch: pytest.MonkeyPatch)
     assert output.splitlines()[1].split() == ["broker-a/0", "3", "0"]
     assert "nothing was changed" in output
     shell.client(*reset, "--to", "first", "--json", code=64)
-    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    shell.client(*reset, "--to", "first", code=130)
+    for answer in ("n\n", ""):
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        shell.client(*reset, "--to", "first", code=130)
+        assert "nothing was changed; --yes" in shell.errors
     assert json.loads(shell.client("group lag", "readers", "--json"))["lag"] == 1
     for position, expected in (("first", (0, 0)), ("last", (4, 1)), ("2", (2, 1))):
         shell.client(*reset, "--to", position, "--yes")
