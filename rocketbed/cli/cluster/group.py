@@ -139,6 +139,12 @@ def up(
         local.prepare()
         try:
             rows = run(lambda: start_missing(local))
+        except (KeyboardInterrupt, click.Abort):
+            say(
+                "interrupted; what has started runs on: `rocketbed cluster down --dir"
+                f" {shlex.quote(str(directory))}` stops it"
+            )
+            raise
         except ClusterError as exc:
             if not is_new:
                 raise
