@@ -76,7 +76,8 @@ class _Group:
     def __init__(self, entry: GroupEntry, now: float) -> None:
         self.entry = entry
         """Newest entry that was read or written."""
-        self.roll = Roll(now)
+        leader = entry.leader
+        self.roll = Roll(now, None if leader is None else (leader, entry.in_sync[leader]))
         self.links: dict[int, Connection] = {}
         """Connection of the latest beat of each replica."""
         self._second: dict[int, tuple[str, float]] = {}

@@ -84,6 +84,9 @@ class Roll:
     since: float
     """Time at which this controller became active, or ran again after a suspension: it does not
     know of earlier beats."""
+    inherited: tuple[int, int] | None = None
+    """Leader that an earlier controller may have granted a lease, which may be the longest: replica
+    and incarnation."""
     _beats: dict[int, _Beat] = field(default_factory=dict)
     _late: dict[int, deque[tuple[float, float]]] = field(default_factory=lambda: defaultdict(deque))
     """Late beats of each replica: time, lateness."""
@@ -95,7 +98,8 @@ class Roll:
         says nothing of a busy machine.
         """
         former, late = self._beats.get(replica), self._late[replica]
-        held_until = now + LEASE_S
+        is_inherited = self.inherited == (replica, candidate.incarnation)
+        held_until = self.since + LEASE_MAX_S if is_inherited else now
         if former is not None and former.candidate.incarnation == candidate.incarnation:
             held_until = former.may_act_until
             late_s = now - max(former.at, self.since) - BEAT_S

@@ -95,7 +95,9 @@ def lag(name: str, topic: str | None, nameservers: str, as_json: bool) -> int:
         )
         for row in rows
     ]
-    show([*table([*cells]), f"total lag {total}"])
+    unread = sum(row.lag is None for row in rows)
+    rest = f", without {unread} queues that have no position yet" if unread else ""
+    show([*table([*cells]), f"total lag {total}{rest}"])
     return 0
 
 

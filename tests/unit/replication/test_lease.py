@@ -62,6 +62,16 @@ def test_departed_replica_is_fenced_unless_of_another_life() -> None:
     assert roll.next(entry, 10.3) == Wait(10.2 + LEASE_S)
 
 
+def test_leader_of_an_earlier_controller_keeps_what_that_granted() -> None:
+    """The first answer of this controller, which grants less, may be lost."""
+    entry, roll = group(r0=1, r1=1), Roll(5.0, inherited=(0, 1))
+    roll.record_beat(0, Candidate(1), 5.1)
+    roll.record_beat(0, Candidate(1), 5.2)
+    assert roll.next(entry, 5.3) == Wait(5.0 + LEASE_MAX_S)
+    roll.record_beat(0, Candidate(1), 8.0)
+    assert roll.next(entry, 8.1) == Wait(8.0 + LEASE_S)
+
+
 def test_death_of_an_unheard_replica_is_believed() -> None:
     entry, roll = group(r0=1, r1=1), Roll(5.0)
     roll.record_death(0, 1)
