@@ -328,7 +328,7 @@ class LateMessages(LocalCluster):
     """Takes messages that its slave does not get, just before the master is fenced."""
 
     async def stop(self, name: str, *, timeout_s: float = 10.0) -> bool:
-        if name != "master" or "taken" in vars(self):
+        if name != "master" or "has_taken" in vars(self):
             return await super().stop(name, timeout_s=timeout_s)
         self.has_taken = True
         self.pause("slave-1")
