@@ -242,11 +242,13 @@ class RoutingTable:
                 del self.topics[topic]
 
     def _leave_clusters(self, broker: BrokerData) -> None:
-        """Take a broker name off the clusters in which no broker of this name lives any more."""
-        name = broker.broker_name
-        clusters = [cluster for (cluster, _), row in self.live.items() if _is_of(broker, row)]
-        if name in self.brokers and not clusters:
-            return
+        """Take a broker name off the clusters in which no broker of this name lives any more; off
+        all once it has no address, though a broker whose id another one took may live on."""
+        name, clusters = broker.broker_name, list[str]()
+        if name in self.brokers:
+            clusters = [cluster for (cluster, _), row in self.live.items() if _is_of(broker, row)]
+            if not clusters:
+                return
         if clusters and broker.cluster not in clusters:
             broker.cluster = clusters[0]
         for cluster in list(self.clusters):

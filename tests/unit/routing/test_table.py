@@ -193,6 +193,18 @@ def test_address_leaves_its_former_name_too() -> None:
     assert (table.brokers, table.clusters, table.topics, table.live) == ({}, {}, {}, {})
 
 
+def test_name_without_an_address_leaves_the_list_of_its_cluster() -> None:
+    """A broker took the id of another one, which lives on, and then another id."""
+    table = registered(
+        (identity("a", port=20911, broker_id=2), topics("T", "U")),
+        (identity("a", broker_id=2), topics("T", "U")),
+        (identity("a", broker_id=0), topics("T", "U")),
+    )
+    assert table.unregister("c", identity().address) == "a"
+    assert (table.brokers, table.clusters, table.topics) == ({}, {}, {})
+    table.check()
+
+
 def test_topics_are_deleted_everywhere_or_in_one_cluster() -> None:
     table = registered(
         (identity("a"), topics("T", "U")),
