@@ -2,10 +2,9 @@
 
 import errno
 import socket
-from collections.abc import Iterator
 from typing import Final
 
-from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.errors import RocketbedError, leaves
 
 _REMEDIES: Final = {
     errno.EADDRINUSE: "stop the program that listens there, or choose another port",
@@ -19,7 +18,7 @@ _PATH_REMEDY: Final = "choose another path, or change its permissions"
 def sentence(error: BaseException) -> str | None:
     """Return what happened, where, and what to do; None for a mistake of the program, which needs
     its traceback."""
-    lines = [_line(leaf) for leaf in _leaves(error)]
+    lines = [_line(leaf) for leaf in leaves(error)]
     if not lines or None in lines:
         return None
     return "; ".join(dict.fromkeys(filter(None, lines)))
@@ -38,11 +37,3 @@ def _line(error: BaseException) -> str | None:
         return f"{error.filename} cannot be used: {reason}: {remedy}"
     remedy = _REMEDIES.get(error.errno or 0, "")
     return f"{reason}: {remedy}" if remedy else reason
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error

@@ -4,6 +4,7 @@ Each folder adds a branch in its own code (`StoreError`, `ReplicationError`, `Ro
 `ClientError`); each class has the RocketMQ response code with which a peer is answered.
 """
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -24,3 +25,12 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The peer sent something that the protocol forbids; its connection is closed."""
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of a group, of groups in it too; of any other error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
